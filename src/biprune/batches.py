@@ -1,0 +1,78 @@
+"""Batches of any shape: counting them, moving them to a device, and the default loss on them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from itertools import islice
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+Batch = object  # a tensor, or any nesting of tuples, lists and dicts of them
+Loss = Callable[[nn.Module, Batch], Tensor]
+
+
+def device_of(model: nn.Module) -> torch.device:
+    """Where the model's parameters are."""
+    return next((p.device for p in model.parameters()), torch.device("cpu"))
+
+
+def to_device(batch: Batch, device: torch.device) -> Batch:
+    """The same nesting with every tensor on `device`; other values pass through."""
+    if isinstance(batch, Tensor):
+        return batch.to(device, non_blocking=True)
+    if isinstance(batch, Mapping):
+        return {key: to_device(value, device) for key, value in batch.items()}
+    if isinstance(batch, (tuple, list)):
+        moved = [to_device(value, device) for value in batch]
+        if isinstance(batch, list):
+            return moved
+        return getattr(batch, "_make", tuple)(moved)  # namedtuples have their own constructor
+    return batch
+
+
+def count_batches(batches: Iterable[Batch]) -> int:
+    """Number of batches in one pass, by `len` or else by one pass over them."""
+    if isinstance(batches, Iterator):
+        raise ValueError(
+            "`data` is a one-shot iterator, which training would exhaust in its first epoch. Pass "
+            "something that can be iterated again: a DataLoader or a list of batches."
+        )
+    count = len(batches) if isinstance(batches, Sized) else sum(1 for _ in batches)
+    if count == 0:
+        raise ValueError("`data` yields no batches: the loader is empty.")
+    return count
+
+
+def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
+    """Exactly `count` batches, starting the loader again whenever it ends."""
+
+    def endless() -> Iterator[Batch]:
+        while True:
+            empty = True
+            for batch in batches:
+                empty = False
+                yield batch
+            if empty:
+                raise ValueError("`data` stopped yielding batches: can it be iterated again?")
+
+    return islice(endless(), count)
+
+
+def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
+    """Cross-entropy of `model(inputs)` for a batch `(inputs, labels)`."""
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        raise ValueError(
+            f"The default loss needs batches of (inputs, labels), got {type(batch).__name__}. "
+            "Pass `loss`, a function of (model, batch)."
+        )
+    inputs, labels = batch
+    logits = model(inputs)
+    try:
+        return cross_entropy(logits, labels)
+    except IndexError:
+        raise ValueError(
+            f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
+            f"{logits.shape[1]} outputs. Build it with enough `num_classes`."
+        ) from None

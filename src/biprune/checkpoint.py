@@ -1,0 +1,92 @@
+"""A run's state on disk: written whole or not at all, and resumed only by the same run."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import pickle
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+State = dict[str, Tensor]
+
+
+def writable_folder(folder: Path | str) -> Path:
+    """Create `folder` if need be and make sure that files can be written into it."""
+    folder = Path(folder)
+    probe = folder / f".write-test-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"Cannot write to the folder {str(folder)!r}: {reason}.") from None
+    return folder
+
+
+def digest(state: Mapping[str, Tensor]) -> str:
+    """Hash of names, values and memory format, which together decide a run's bits."""
+    sha = hashlib.sha256()
+    for name, tensor in state.items():
+        sha.update(f"{name} {tensor.dtype} {tensor.stride()}".encode())
+        data = tensor.detach().cpu().contiguous().flatten()
+        sha.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+    return sha.hexdigest()
+
+
+def copy_state(state: Mapping[str, Tensor]) -> State:
+    """A state dict that later training cannot change."""
+    return {name: tensor.detach().clone() for name, tensor in state.items()}
+
+
+class Checkpoint:
+    """One file that holds the newest state of a run with these `settings`.
+
+    `settings` says what the run is; a file from a run with others is refused, since resuming it
+    would give neither run's result.
+    """
+
+    def __init__(self, folder: Path | str, stage: str, settings: Mapping[str, Any]) -> None:
+        self.path = writable_folder(folder) / f"{stage}.checkpoint"
+        self.settings = dict(settings)
+
+    def save(self, state: Mapping[str, Any]) -> None:
+        """Replace the file in one step, so that a kill leaves the old one or the new one."""
+        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
+        torch.save({"settings": self.settings, **state}, temporary)
+        os.replace(temporary, self.path)
+
+    def load(self) -> dict[str, Any] | None:
+        """The saved state, or None if there is none."""
+        if not self.path.exists():
+            return None
+        try:
+            state = torch.load(self.path, map_location="cpu", weights_only=True)
+            settings = state.pop("settings")
+        except (
+            OSError,
+            EOFError,
+            RuntimeError,
+            KeyError,
+            AttributeError,
+            pickle.UnpicklingError,
+            zipfile.BadZipFile,
+        ) as error:
+            raise ValueError(
+                f"The checkpoint {str(self.path)!r} cannot be read ({type(error).__name__}). "
+                "Delete it to start this run again."
+            ) from None
+        for key in self.settings.keys() | settings.keys():
+            was, now = settings.get(key), self.settings.get(key)
+            if was != now:
+                raise ValueError(
+                    f"The checkpoint {str(self.path)!r} belongs to another run: its {key} was "
+                    f"{was!r}, now it is {now!r}. Use another folder, or delete it."
+                )
+        return state

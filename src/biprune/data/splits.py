@@ -1,0 +1,63 @@
+"""Seeded choices of images that respect the classes."""
+
+import torch
+from torch import Tensor
+
+
+def split_train(
+    labels: Tensor, num_classes: int, *, subset: int | None, val_fraction: float, seed: int
+) -> tuple[Tensor, Tensor | None]:
+    """Indices of the images for training and, unless `val_fraction` is 0, for validation."""
+    kept = torch.arange(len(labels))
+    if subset is not None:
+        if not num_classes <= subset <= len(labels):
+            raise ValueError(
+                f"`subset` must be from {num_classes}, the number of classes, to {len(labels)}, "
+                f"the number of training images, got {subset}."
+            )
+        kept = balanced_subset(labels, subset, seed=seed)
+    if val_fraction == 0:
+        return kept, None
+    train, val = stratified_cut(labels[kept], val_fraction, seed=seed)
+    if len(train) == 0 or len(val) == 0:
+        raise ValueError(
+            f"`val_fraction` {val_fraction} of {len(kept)} images leaves {len(train)} for training "
+            f"and {len(val)} for validation. Use more images, or `val_fraction=0`."
+        )
+    return kept[train], kept[val]
+
+
+def balanced_subset(labels: Tensor, count: int, *, seed: int) -> Tensor:
+    """Indices, ascending, of `count` images with equally many of each class.
+
+    Class counts differ by at most one, unless a class has too few images: then all of it is taken
+    and the others share the rest.
+    """
+    order, ranks = _ranks_within_class(labels, seed)
+    return order[torch.argsort(ranks, stable=True)][:count].sort().values
+
+
+def stratified_cut(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
+    """Indices, ascending, of the images that stay and of the `fraction` that is cut off.
+
+    The cut is round(fraction * N) images, each class giving its share to within one image.
+    """
+    order, ranks = _ranks_within_class(labels, seed)
+    sizes = torch.bincount(labels)[labels[order]]
+    # The i-th image of a class lies at (i + 1/2) / size, so that any prefix is proportional.
+    positions = (ranks + 0.5) / sizes
+    order = order[torch.argsort(positions, stable=True)]
+    count = round(fraction * len(labels))
+    return order[count:].sort().values, order[:count].sort().values
+
+
+def _ranks_within_class(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
+    """A shuffled order of all images, and along it each image's rank among its own class."""
+    order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
+    shuffled = labels[order]
+    by_class = torch.argsort(shuffled, stable=True)
+    sizes = torch.bincount(labels)
+    first = sizes.cumsum(0) - sizes
+    ranks = torch.empty_like(order)
+    ranks[by_class] = torch.arange(len(labels)) - first[shuffled[by_class]]
+    return order, ranks

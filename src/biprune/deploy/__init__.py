@@ -1,0 +1,1 @@
+"""What becomes of a pruned model: files, for now."""

@@ -1,0 +1,126 @@
+"""A folder with JSON and safetensors: written in whole, read in whole or not at all, no pickle.
+
+The JSON carries the hash of the tensors, so a damaged file is refused before anything is built
+from it. It never names code to import: only models of our own registry are rebuilt from it.
+"""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from biprune.checkpoint import writable_folder
+from biprune.models import MODELS, create_model
+from biprune.structure import unwrap
+
+VERSION = 1
+METADATA_FILE = "biprune.json"
+TENSORS_FILE = "tensors.safetensors"
+
+
+def write_artifact(
+    folder: Path | str, kind: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Path:
+    """Write `tensors` and `metadata`; the JSON last, as it vouches for the tensors."""
+    folder = writable_folder(folder)
+    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    temporary = folder / f".{TENSORS_FILE}.{os.getpid()}"
+    save_file(owned, temporary)
+    sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
+    content = {"format": f"biprune {kind}", "version": VERSION, "sha256": sha256, **metadata}
+    described = folder / f".{METADATA_FILE}.{os.getpid()}"
+    described.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    os.replace(temporary, folder / TENSORS_FILE)
+    os.replace(described, folder / METADATA_FILE)
+    return folder
+
+
+def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Metadata and tensors, or a ValueError that says what is wrong with the folder."""
+    metadata = read_metadata(folder)
+    found = metadata["format"]
+    if found != f"biprune {kind}":
+        raise ValueError(f"{str(folder)!r} holds a {found}, not a biprune {kind}.")
+    path = Path(folder) / TENSORS_FILE
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise ValueError(f"Cannot read {str(path)!r}: {error.strerror}.") from None
+    if hashlib.sha256(data).hexdigest() != metadata.get("sha256"):
+        raise ValueError(
+            f"{str(path)!r} is damaged: its contents do not match the hash in {METADATA_FILE}. "
+            "Copy the folder again, or save it anew."
+        )
+    try:
+        return metadata, load_tensors(data)
+    except SafetensorError as error:
+        raise ValueError(f"{str(path)!r} is no safetensors file: {error}.") from None
+
+
+def read_metadata(folder: Path | str) -> dict[str, Any]:
+    """The JSON of a folder written by `write_artifact`, of any kind."""
+    path = Path(folder) / METADATA_FILE
+    try:
+        metadata = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ValueError(
+            f"{str(folder)!r} holds nothing saved by biprune: there is no {METADATA_FILE} in it."
+        ) from None
+    except (OSError, ValueError) as error:
+        raise ValueError(f"{str(path)!r} cannot be read as JSON: {error}.") from None
+    if not isinstance(metadata, dict) or not str(metadata.get("format")).startswith("biprune "):
+        raise ValueError(f"{str(path)!r} was not written by biprune.")
+    if metadata.get("version") != VERSION:
+        raise ValueError(
+            f"{str(path)!r} has version {metadata.get('version')!r}; this biprune reads version "
+            f"{VERSION}. Install the version that wrote it."
+        )
+    return metadata
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put tensors into a namespace of the file."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take the tensors of a namespace out of a file's."""
+    start = f"{prefix}/"
+    return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}
+
+
+def rebuild(
+    created_by: Mapping[str, Any] | None, state: Mapping[str, Tensor], model: nn.Module | None
+) -> nn.Module:
+    """A model with `state`: a copy of `model`, or one of our registry by its record."""
+    if model is not None:
+        built = copy.deepcopy(unwrap(model))
+    elif created_by is not None and created_by.get("name") in MODELS:
+        built = create_model(**created_by)
+    else:
+        raise ValueError(
+            "The file holds a model that is not in biprune's registry. Build it yourself and pass "
+            "it as `model`; its weights will be replaced in a copy."
+        )
+    own = built.state_dict()
+    reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
+    wrong = sorted(own.keys() ^ state.keys() | reshaped)
+    if wrong:
+        raise ValueError(
+            f"The saved weights do not fit `model`: {', '.join(wrong[:5])}"
+            f"{' and others' if len(wrong) > 5 else ''} differ in name or shape."
+        )
+    with torch.no_grad():
+        built.load_state_dict(dict(state))
+    return built.eval()

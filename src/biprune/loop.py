@@ -1,0 +1,231 @@
+"""The one training loop: seeded, checkpointed, with progress events, driving any algorithm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import Batch, Loss, count_batches, device_of, to_device
+from biprune.checkpoint import Checkpoint, State, copy_state, digest
+from biprune.seeding import derive_seed, forked_rng, seed_all
+
+Record = dict[str, Any]  # one epoch's numbers, JSON-able
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training took. A pass is one batch forward or backward; evaluation is not counted."""
+
+    seconds: float = 0.0
+    forward_passes: int = 0
+    backward_passes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.seconds + other.seconds,
+            self.forward_passes + other.forward_passes,
+            self.backward_passes + other.backward_passes,
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: one finished step, with the epoch's record when it was the epoch's last."""
+
+    stage: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where gradients come from and how a run is carried out; all but the algorithm itself."""
+
+    batches: Iterable[Batch]
+    loss: Loss
+    validate: Callable[[nn.Module], float] | None = None
+    seed: int = 0
+    autocast: bool = False
+    compile: bool = False
+    checkpoint: Path | str | None = None
+    progress: Callable[[Event], None] | None = None
+
+
+class Backward(Protocol):
+    """One counted pass."""
+
+    def __call__(self, batch: Batch, /) -> Tensor:
+        """Clear the gradients, run a batch forward and backward, and return its loss."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What `fit` drives, one iteration at a time."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share with this run to be resumed by it."""
+        ...
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """The batches of each of an epoch's `steps` iterations."""
+        ...
+
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
+        """One iteration after the fraction `done` of the run; the mean loss of its passes."""
+        ...
+
+    def record(self) -> Record:
+        """Numbers for the history, at the end of an epoch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch needs beyond the model."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        ...
+
+
+@dataclass
+class Fit:
+    """What `fit` leaves behind, besides the trained model: also what a checkpoint carries."""
+
+    history: list[Record] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+    states: dict[int, State] = field(default_factory=dict)
+
+
+def fit(
+    model: nn.Module,
+    algorithm: Algorithm,
+    setup: Setup,
+    *,
+    epochs: int,
+    stage: str,
+    keep_epochs: Iterable[int] = (),
+) -> Fit:
+    """Run `algorithm` on `model` in place for `epochs` passes over its batches.
+
+    Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
+    checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
+    way (0 is before the first). A loss that is not finite ends the run with FloatingPointError
+    before the checkpoint is touched.
+    """
+    steps = count_batches(setup.batches)
+    checkpoint = _open_checkpoint(model, algorithm, setup, epochs, steps, stage)
+    run = _resume(checkpoint, model, algorithm) or Fit()
+    if not run.history and 0 in keep_epochs:
+        run.states[0] = copy_state(model.state_dict())
+
+    passes = _Passes(model, setup)
+    with forked_rng(setup.batches, device_of(model)):
+        for epoch in range(len(run.history), epochs):
+            seed_all(derive_seed(setup.seed, epoch), setup.batches)
+            model.train()
+            started, losses = time.perf_counter(), []
+            for step, group in enumerate(algorithm.groups(setup.batches, steps)):
+                loss = algorithm.step(passes, group, (epoch + step / steps) / epochs).item()
+                if not math.isfinite(loss):
+                    raise FloatingPointError(_diverged(loss, stage, epoch, step, checkpoint))
+                losses.append(loss)
+                if setup.progress and step + 1 < steps:
+                    setup.progress(Event(stage, epoch, epochs, step + 1, steps, loss))
+            seconds = time.perf_counter() - started
+            run.cost += Cost(seconds, *passes.take_counts())
+
+            record: Record = {"stage": stage, "epoch": epoch + 1, "loss": sum(losses) / len(losses)}
+            if setup.validate:
+                record["accuracy"] = float(setup.validate(model))
+            run.history.append({**record, **algorithm.record(), "seconds": seconds})
+            if epoch + 1 in keep_epochs:
+                run.states[epoch + 1] = copy_state(model.state_dict())
+            if checkpoint:
+                _save(checkpoint, run, model, algorithm)
+            if setup.progress:
+                last = run.history[-1]
+                setup.progress(Event(stage, epoch, epochs, steps, steps, losses[-1], last))
+    return run
+
+
+class _Passes:
+    """Forward and backward of one batch under the setup's options, counted."""
+
+    def __init__(self, model: nn.Module, setup: Setup) -> None:
+        self._model = model
+        self._runner = torch.compile(model) if setup.compile else model
+        self._loss = setup.loss
+        self._device = device_of(model)
+        self._autocast = setup.autocast
+        self._count = 0
+
+    def __call__(self, batch: Batch, /) -> Tensor:
+        self._model.zero_grad(set_to_none=True)
+        # bfloat16 has float32's range, so that no loss scale is needed.
+        with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
+            loss = self._loss(self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
+        loss.backward()
+        self._count += 1
+        return loss.detach()
+
+    def take_counts(self) -> tuple[int, int]:
+        """(forward, backward) passes since the last call."""
+        count, self._count = self._count, 0
+        return count, count
+
+
+def _open_checkpoint(
+    model: nn.Module, algorithm: Algorithm, setup: Setup, epochs: int, steps: int, stage: str
+) -> Checkpoint | None:
+    if setup.checkpoint is None:
+        return None
+    settings = {
+        "epochs": epochs,
+        "steps": steps,
+        "seed": setup.seed,
+        "autocast": setup.autocast,
+        "start": digest(model.state_dict()),
+        **algorithm.settings,
+    }
+    return Checkpoint(setup.checkpoint, stage, settings)
+
+
+def _save(checkpoint: Checkpoint, run: Fit, model: nn.Module, algorithm: Algorithm) -> None:
+    checkpoint.save(
+        {
+            "model": model.state_dict(),
+            "algorithm": algorithm.state_dict(),
+            "history": run.history,
+            "cost": asdict(run.cost),
+            "states": run.states,
+        }
+    )
+
+
+def _resume(checkpoint: Checkpoint | None, model: nn.Module, algorithm: Algorithm) -> Fit | None:
+    saved = checkpoint.load() if checkpoint else None
+    if saved is None:
+        return None
+    model.load_state_dict(saved["model"])
+    algorithm.load_state_dict(saved["algorithm"])
+    return Fit(saved["history"], Cost(**saved["cost"]), saved["states"])
+
+
+def _diverged(loss: float, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None) -> str:
+    text = f"The loss became {loss} at step {step + 1} of epoch {epoch + 1} ({stage})."
+    if checkpoint and epoch > 0:
+        text += f" The state after epoch {epoch} is kept in {str(checkpoint.path)!r}."
+    return text + " Lower the learning rate, or look at the data and the loss function."

@@ -1,0 +1,74 @@
+"""A model whose weights hold z = m * theta, with theta beside it.
+
+The module itself is untouched: a forward and backward leave g = dl/dz in `weight.grad`, which is
+all that either level of BiP needs. Pruned weights are selected away, never multiplied, so they are
++0.0 exactly (0 * -1 would be -0.0).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor, nn
+
+from biprune.masks import Masks
+from biprune.structure import parameter_names
+
+
+class Masked:
+    """theta and the mask of the prunable weights of `model`, whose own weights hold z.
+
+    theta is a copy and never shares storage with the weights. `masks` starts as given, all weights
+    kept if None; the weights are written at once.
+    """
+
+    def __init__(self, weights: Mapping[str, nn.Parameter], masks: Masks) -> None:
+        self.weights = dict(weights)
+        self.theta = {name: weight.detach().clone() for name, weight in weights.items()}
+        self.masks = masks
+        self.write()
+
+    def set_masks(self, masks: Masks) -> None:
+        """Change m, and z with it; theta stays."""
+        self.masks = masks
+        self.write()
+
+    @torch.no_grad()
+    def write(self) -> None:
+        """z <- theta where kept, +0.0 elsewhere."""
+        for name, weight in self.weights.items():
+            theta = self.theta[name]
+            torch.where(self.masks[name], theta, theta.new_zeros(()), out=weight.data)
+
+    def gradients(self) -> dict[str, Tensor]:
+        """g = dl/dz after a backward, without the weights that the loss did not reach."""
+        gradients = {}
+        for name, weight in self.weights.items():
+            if weight.grad is None:
+                continue
+            if weight.grad.is_sparse:
+                raise ValueError(
+                    f"The gradient of {name!r} is sparse and cannot be pruned by. Build the "
+                    "embedding with sparse=False, or leave it out with `exclude`."
+                )
+            gradients[name] = weight.grad
+        return gradients
+
+
+@torch.no_grad()
+def apply_masks_(model: nn.Module, masks: Masks) -> None:
+    """Set the pruned weights of `model` to +0.0 in place."""
+    parameters = parameter_names(model)
+    for name, mask in masks.items():
+        if name not in parameters:
+            raise ValueError(f"The masks name {name!r}, which the model does not have.")
+        parameters[name].masked_fill_(~mask, 0.0)
+
+
+@torch.no_grad()
+def mask_gradients_(weights: Mapping[str, nn.Parameter], masks: Masks) -> None:
+    """Zero the gradient of pruned weights: with zero weight and momentum they then stay +0.0."""
+    for name, weight in weights.items():
+        if weight.grad is not None:
+            weight.grad.masked_fill_(~masks[name], 0.0)

@@ -1,0 +1,42 @@
+"""The pruning methods by name."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from difflib import get_close_matches
+
+from biprune.methods.base import Method
+from biprune.methods.bip import BiP
+from biprune.methods.dense import Dense
+from biprune.methods.magnitude import OMP
+from biprune.methods.random import Random
+
+METHODS: dict[str, type[Method]] = {
+    "bip": BiP,
+    "omp": OMP,
+    "random": Random,
+    "dense": Dense,
+}
+
+
+def get_method(method: str | Method, **settings: object) -> Method:
+    """A method by name with these settings, or the object itself."""
+    if isinstance(method, Method):
+        if settings:
+            raise TypeError(
+                f"Settings {sorted(settings)} go into the method object: "
+                f"{type(method).__name__}({', '.join(f'{name}=...' for name in settings)})."
+            )
+        return method
+    if method not in METHODS:
+        close = get_close_matches(str(method), METHODS, n=1, cutoff=0.0)
+        raise ValueError(
+            f"Unknown method {method!r}. Methods: {', '.join(METHODS)}. Closest: {close[0]}."
+        )
+    known = [field.name for field in fields(METHODS[method])]
+    if unknown := sorted(set(settings) - set(known)):
+        raise TypeError(
+            f"The method {method!r} has no setting {', '.join(map(repr, unknown))}. "
+            f"Settings: {', '.join(known) or 'none'}."
+        )
+    return METHODS[method](**settings)

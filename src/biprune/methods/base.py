@@ -1,0 +1,127 @@
+"""What every pruning method is: settings, and one call from a start to an outcome."""
+
+from __future__ import annotations
+
+import math
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any, ClassVar, Literal, Self
+
+import torch
+from torch import Tensor, nn
+
+from biprune.checkpoint import State
+from biprune.loop import Cost, Record, Setup
+from biprune.masks import Masks
+from biprune.selection import select
+from biprune.structure import Patterns, Structure, prunable
+from biprune.training import Recipe, check_epochs, train_
+
+
+@dataclass(frozen=True)
+class Start:
+    """The model a method begins with, its own to change, and its states at some epochs.
+
+    `states` is empty for a bare module, which has no past to go back to.
+    """
+
+    model: nn.Module
+    states: Mapping[int, State] = field(default_factory=dict, repr=False)
+    rewind_epoch: int = 0
+
+    def rewind_(self, epoch: int | None) -> str:
+        """Restore the whole state of `epoch` (None: the dense run's own 5 %) and say so."""
+        if not self.states:
+            return "not rewound: a bare module was given, which carries no earlier state"
+        epoch = self.rewind_epoch if epoch is None else epoch
+        if epoch not in self.states:
+            raise ValueError(
+                f"`rewind_epoch` {epoch} was not kept; kept: {sorted(self.states)}. Train with "
+                f"rewind_epochs=[0, {epoch}] to keep it."
+            )
+        self.model.load_state_dict(self.states[epoch])
+        return f"rewound to epoch {epoch}"
+
+
+@dataclass(frozen=True)
+class Target:
+    """How much to prune, in which units, of which tensors."""
+
+    sparsity: float
+    structure: Structure
+    include: Patterns = None
+    exclude: Patterns = None
+    allow_empty: bool = False
+
+    def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The prunable tensors of `model`."""
+        return prunable(model, self.structure, include=self.include, exclude=self.exclude)
+
+    def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
+        """Masks at the target sparsity, or at another on the way to it."""
+        sparsity = self.sparsity if sparsity is None else sparsity
+        return select(scores, sparsity, self.structure, allow_empty=self.allow_empty)
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """A pruned model before it is measured: pruned weights exactly zero."""
+
+    model: nn.Module
+    masks: Masks
+    history: list[Record]
+    cost: Cost
+
+
+@dataclass(frozen=True)
+class Method(ABC):
+    """A pruning method: its fields are its settings, the paper's by default.
+
+    `starts_from` says which weights it scores: those of the trained model ("dense") or of the
+    untrained one ("init"). `retrains` says whether it trains the pruned model anew.
+    """
+
+    name: ClassVar[str]
+    summary: ClassVar[str]
+    citation: ClassVar[str]
+    starts_from: ClassVar[Literal["dense", "init"]]
+    retrains: ClassVar[bool]
+
+    @abstractmethod
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Prune `start.model` in place to `target`."""
+
+    def scaled(self, epochs: int) -> Self:
+        """The same method over another number of epochs, everything that counts epochs with it."""
+        check_epochs(epochs)
+        if not hasattr(self, "epochs"):
+            return self
+        return replace(self, epochs=epochs)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every setting by name, JSON-able."""
+        return asdict(self)
+
+
+def retrain_(model: nn.Module, masks: Masks, recipe: Recipe, setup: Setup, note: str) -> Outcome:
+    """Train the kept weights of `model` in place; the history opens with `note`."""
+    run = train_(model, recipe, setup, masks=masks, stage="retrain")
+    return Outcome(model, masks, [{"stage": "start", "note": note}, *run.history], run.cost)
+
+
+def magnitudes(weights: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
+    """|theta| as scores, sharing no storage with the weights."""
+    return {name: weight.detach().abs() for name, weight in weights.items()}
+
+
+def fan_in_bound(weight: Tensor) -> float:
+    """sqrt(6 / fan_in): the bound of Kaiming's uniform initialization."""
+    fan_in = weight[0].numel()
+    return math.sqrt(6.0 / fan_in)
+
+
+def seeded_generator(seed: int, device: torch.device) -> torch.Generator:
+    """A generator for a method's own draws."""
+    return torch.Generator(device=device).manual_seed(seed)

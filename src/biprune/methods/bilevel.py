@@ -1,0 +1,240 @@
+"""The two steps of BiP as an optimizer over an untouched module.
+
+With z = m * theta in the module's weights, one backward gives g = dl/dz, and (Prop. 1)
+
+    d/dtheta = m * g                                    lower level, theta-step
+    d/dm     = (theta - (1/gamma) * m * g) * g          upper level, m-step
+
+The term m * g * g is not linear in g, so g must be complete when a step is called: after the
+all-reduce of data-parallel training, and with any loss scale removed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal, get_args
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import device_of
+from biprune.masked import Masked
+from biprune.masks import Masks
+from biprune.methods.base import Target, fan_in_bound, magnitudes, seeded_generator
+from biprune.structure import Patterns, Scope, Structure, get_structure, parameter_names
+from biprune.training import make_sgd
+
+ScoreInit = Literal["magnitude", "hydra", "random"]
+ImplicitMask = Literal["binary", "scores"]
+
+
+class BiLevelOptimizer:
+    """theta, scores and mask of a model's prunable weights, each level with its own SGD.
+
+    After a backward call `lower_step` or `upper_step`. Everything trainable that is not prunable
+    (norms, biases) is trained dense at the lower level. `sparsity` may be changed between steps;
+    the next `upper_step` selects by it.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sparsity: float,
+        structure: str | Structure = "weight",
+        *,
+        lr: float = 0.01,
+        score_lr: float = 0.1,
+        gamma: float = 1.0,
+        momentum: float = 0.9,
+        weight_decay: float = 5e-4,
+        implicit_gradient: bool = True,
+        implicit_mask: ImplicitMask = "binary",
+        score_init: ScoreInit = "magnitude",
+        clamp_scores: bool = False,
+        couple_gamma: bool = False,
+        scope: Scope | None = None,
+        include: Patterns = None,
+        exclude: Patterns = None,
+        allow_empty: bool = False,
+        seed: int = 0,
+    ) -> None:
+        if gamma <= 0:
+            raise ValueError(f"`gamma` must be positive, got {gamma:g}.")
+        _check_choice("implicit_mask", implicit_mask, ImplicitMask)
+        _check_choice("score_init", score_init, ScoreInit)
+        self.model = model
+        self.gamma = gamma
+        self.implicit_gradient = implicit_gradient
+        self.implicit_mask = implicit_mask
+        self.clamp_scores = clamp_scores
+        self.sparsity = sparsity
+        self.seed = seed
+        self._target = Target(
+            sparsity, get_structure(structure, scope), include, exclude, allow_empty
+        )
+        weights = self._target.weights(model)
+        self.scores = initial_scores(weights, score_init, seed)
+        self._masked = Masked(weights, self._select())
+        self.lower = self._lower_optimizer(
+            lr, momentum, gamma if couple_gamma else weight_decay, weight_decay
+        )
+        self.upper = make_sgd(
+            self.scores.values(), device_of(model), lr=score_lr, momentum=momentum
+        )
+
+    @property
+    def theta(self) -> dict[str, Tensor]:
+        """The lower level's variable by name; not what the module holds, which is m * theta."""
+        return self._masked.theta
+
+    @property
+    def masks(self) -> Masks:
+        """The mask that the module's weights show now."""
+        return self._masked.masks
+
+    @torch.no_grad()
+    def lower_step(self, loss_scale: float | Tensor = 1.0) -> bool:
+        """theta <- theta - lr * (m * g + weight_decay * theta), and the dense rest by SGD.
+
+        `loss_scale` is what the loss was multiplied by (AMP); with one, gradients that overflowed
+        skip the step, and the answer is False.
+        """
+        every = [p.grad for p in self.model.parameters() if p.grad is not None]
+        if not _unscale_(every, loss_scale):
+            return False
+        for name, gradient in self._masked.gradients().items():
+            self.theta[name].grad = gradient.masked_fill_(~self.masks[name], 0.0)
+        self.lower.step()
+        self._masked.write()
+        self._forget_gradients()
+        return True
+
+    @torch.no_grad()
+    def upper_step(self, loss_scale: float | Tensor = 1.0) -> bool:
+        """scores <- scores - score_lr * (theta - (1/gamma) * m * g) * g, then m is selected anew.
+
+        Running averages aside, nothing else of the model changes. `loss_scale` as in `lower_step`.
+        """
+        gradients = self._masked.gradients()
+        if not _unscale_(list(gradients.values()), loss_scale):
+            return False
+        for name, gradient in gradients.items():
+            self.scores[name].grad = self.upper_gradient(name, gradient)
+        self.upper.step()
+        if self.clamp_scores:
+            for score in self.scores.values():
+                score.clamp_(0.0, 1.0)
+        self._masked.set_masks(self._select())
+        self._forget_gradients()
+        return True
+
+    def upper_gradient(self, name: str, gradient: Tensor) -> Tensor:
+        """(theta - (1/gamma) * m * g) * g of one tensor; theta * g without the implicit part."""
+        theta = self.theta[name]
+        if not self.implicit_gradient:
+            return theta * gradient
+        return (theta - self._masked_gradient(name, gradient) / self.gamma).mul_(gradient)
+
+    @torch.no_grad()
+    def implicit_ratio(self) -> float:
+        """||(1/gamma) m g g|| / ||theta g|| at the present gradients (a host sync)."""
+        implicit, direct = [], []
+        for name, gradient in self._masked.gradients().items():
+            implicit.append((self._masked_gradient(name, gradient) * gradient).norm())
+            direct.append((self.theta[name] * gradient).norm())
+        if not direct or not self.implicit_gradient:
+            return 0.0
+        size = torch.stack(direct).norm()
+        return float(torch.stack(implicit).norm() / self.gamma / size) if size > 0 else 0.0
+
+    def zero_grad(self) -> None:
+        """Drop the gradients of the model and of both levels."""
+        self.model.zero_grad(set_to_none=True)
+        self._forget_gradients()
+
+    def state_dict(self) -> dict[str, Any]:
+        """theta, scores, masks and both optimizers; the rest of the model has its own."""
+        return {
+            "theta": self.theta,
+            "scores": self.scores,
+            "masks": dict(self.masks),
+            "sparsity": self.sparsity,
+            "lower": self.lower.state_dict(),
+            "upper": self.upper.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`; the model's weights are written from theta and masks."""
+        if state["theta"].keys() != self.theta.keys():
+            raise ValueError(
+                "The state is of other tensors than the model's prunable ones: "
+                f"{sorted(state['theta'].keys() ^ self.theta.keys())} are in one of them only."
+            )
+        for name, theta in self.theta.items():
+            theta.copy_(state["theta"][name])
+            self.scores[name].copy_(state["scores"][name])
+        self.sparsity = state["sparsity"]
+        self.lower.load_state_dict(state["lower"])
+        self.upper.load_state_dict(state["upper"])
+        masks = Masks(state["masks"], self._target.structure)
+        self._masked.set_masks(masks.to(device_of(self.model)))
+
+    def _select(self) -> Masks:
+        return self._target.select(self.scores, self.sparsity)
+
+    def _masked_gradient(self, name: str, gradient: Tensor) -> Tensor:
+        if self.implicit_mask == "scores":
+            return self.scores[name] * gradient
+        return torch.where(self.masks[name], gradient, 0.0)
+
+    def _lower_optimizer(
+        self, lr: float, momentum: float, theta_decay: float, dense_decay: float
+    ) -> torch.optim.SGD:
+        """SGD over theta and over everything trainable that is not pruned."""
+        named = parameter_names(self.model).items()
+        dense = [p for name, p in named if name not in self.theta and p.requires_grad]
+        groups: list[dict[str, Any]] = [
+            {"params": list(self.theta.values()), "weight_decay": theta_decay}
+        ]
+        if dense:
+            groups.append({"params": dense, "weight_decay": dense_decay})
+        return make_sgd(groups, device_of(self.model), lr=lr, momentum=momentum)
+
+    def _forget_gradients(self) -> None:
+        for tensor in (*self.theta.values(), *self.scores.values()):
+            tensor.grad = None
+
+
+@torch.no_grad()
+def initial_scores(
+    weights: Mapping[str, nn.Parameter], init: ScoreInit, seed: int
+) -> dict[str, Tensor]:
+    """Scores that share no storage with the weights.
+
+    "magnitude": |theta|. "hydra": |theta| scaled in each layer to a maximum of sqrt(6 / fan_in)
+    (Sehwag et al. 2020). "random": uniform in [0, sqrt(6 / fan_in)).
+    """
+    scores = magnitudes(weights)
+    if init == "hydra":
+        return {n: score * (fan_in_bound(score) / score.max()) for n, score in scores.items()}
+    if init == "random":
+        generator = seeded_generator(seed, next(iter(scores.values())).device)
+        return {n: s.uniform_(0, fan_in_bound(s), generator=generator) for n, s in scores.items()}
+    return scores
+
+
+def _check_choice(argument: str, value: str, choices: Any) -> None:
+    if value not in get_args(choices):
+        raise ValueError(
+            f"`{argument}` must be one of {', '.join(get_args(choices))}, got {value!r}."
+        )
+
+
+def _unscale_(gradients: list[Tensor], loss_scale: float | Tensor) -> bool:
+    """Divide by the loss scale in place; False if anything overflowed under it."""
+    if isinstance(loss_scale, float) and loss_scale == 1.0:
+        return True
+    for gradient in gradients:
+        gradient.div_(loss_scale)
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)

@@ -1,0 +1,233 @@
+"""BiP: pruning as bi-level optimization.
+
+Zhang, Yao, Ram, Zhao, Chen, Hong, Wang, Liu. Advancing Model Pruning via Bi-level Optimization.
+NeurIPS 2022. The mask is the upper problem, retraining the lower:
+
+    min over m in S of l(m * theta*(m)),   theta*(m) = argmin l(m * theta) + gamma/2 ||theta||^2
+    theta-step:  theta <- theta - lr * (m * g + weight_decay * theta)            on one batch
+    m-step:      m~ <- m~ - score_lr * (theta - (1/gamma) * m * g) * g           on another
+                 m <- top k of m~
+
+Differences from the authors' released code, which departs from their paper:
+
+1. Scores start as a copy of |theta|. There they share theta's storage, so each level moves both.
+2. The implicit term multiplies m * g by g. There it squares the score's gradient and has 1e-4 in
+   place of 1/gamma.
+3. Two forward and backward passes an iteration in place of four and three, and one selection.
+4. The paper's learning rates, each with its own cosine. There the mask's own rate is never read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import torch
+from torch import Tensor
+
+from biprune.batches import Batch, take
+from biprune.loop import Backward, Record, Setup, fit
+from biprune.methods.base import Method, Outcome, Start, Target, retrain_
+from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit
+from biprune.schedule import LRSchedule, Shape, cubic_sparsity, set_lr
+from biprune.training import Recipe, check_epochs
+
+BatchScheme = Literal["different", "reverse", "same"]
+SparsitySchedule = Literal["direct", "cubic"]
+
+
+@dataclass(frozen=True)
+class BiP(Method):
+    """Bi-level pruning straight to the target, with the paper's settings.
+
+    An epoch is len(data) iterations, each of `lower_steps` batches for theta and one for the mask.
+    `batches` says which: "different" draws all from one stream; "reverse" gives the upper level
+    the epoch's batches in reverse order (and holds them in memory); "same" reuses the lower one.
+    `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run.
+    `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
+    `weight_decay`. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
+    own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
+    """
+
+    name: ClassVar[str] = "bip"
+    summary: ClassVar[str] = "learn mask and weights together by bi-level optimization"
+    citation: ClassVar[str] = "Zhang et al., NeurIPS 2022"
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = False
+
+    epochs: int = 100
+    lr: float = 0.01
+    score_lr: float = 0.1
+    gamma: float = 1.0
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    lower_steps: int = 1
+    batches: BatchScheme = "different"
+    implicit_gradient: bool = True
+    implicit_mask: ImplicitMask = "binary"
+    score_init: ScoreInit = "magnitude"
+    clamp_scores: bool = False
+    couple_gamma: bool = False
+    schedule: Shape = "cosine"
+    score_schedule: Shape = "cosine"
+    warmup_epochs: float = 0.0
+    sparsity_schedule: SparsitySchedule = "direct"
+    ramp: float = 0.5
+    retrain_epochs: int = 0
+    retrain_lr: float = 0.1
+    rewind_epoch: int | None = None
+
+    def __post_init__(self) -> None:
+        check_epochs(self.epochs)
+        for argument, allowed in (
+            ("batches", BatchScheme),
+            ("sparsity_schedule", SparsitySchedule),
+        ):
+            if (value := getattr(self, argument)) not in get_args(allowed):
+                choices = ", ".join(get_args(allowed))
+                raise ValueError(f"`{argument}` must be one of {choices}, got {value!r}.")
+        if self.lower_steps < 1:
+            raise ValueError(f"`lower_steps` must be at least 1, got {self.lower_steps}.")
+        if not 0 < self.ramp <= 1:
+            raise ValueError(f"`ramp` must be in (0, 1], got {self.ramp:g}.")
+        if self.rewind_epoch is not None and self.retrain_epochs < 1:
+            raise ValueError("`rewind_epoch` needs `retrain_epochs` of at least 1.")
+
+    def scaled(self, epochs: int) -> Self:
+        """The same run over other epochs; warm-up and retraining keep their share."""
+        check_epochs(epochs)
+        factor = epochs / self.epochs
+        return replace(
+            self,
+            epochs=epochs,
+            warmup_epochs=self.warmup_epochs * factor,
+            retrain_epochs=round(self.retrain_epochs * factor),
+        )
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Learn the mask, and retrain it if asked to."""
+        algorithm = BiPAlgorithm(self, start, setup, target)
+        run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="bip")
+        outcome = Outcome(start.model, algorithm.optimizer.masks, run.history, run.cost)
+        return self._retrain(outcome, start, setup) if self.retrain_epochs else outcome
+
+    def _retrain(self, pruned: Outcome, start: Start, setup: Setup) -> Outcome:
+        note = "retrained from BiP's own weights"
+        if self.rewind_epoch is not None:
+            note = start.rewind_(self.rewind_epoch)
+        recipe = Recipe(self.retrain_epochs, self.retrain_lr, self.momentum, self.weight_decay)
+        again = retrain_(start.model, pruned.masks, recipe, setup, note)
+        history = [*pruned.history, *again.history]
+        return replace(again, history=history, cost=pruned.cost + again.cost)
+
+
+class BiPAlgorithm:
+    """One BiP iteration at a time, for `fit`."""
+
+    def __init__(self, method: BiP, start: Start, setup: Setup, target: Target) -> None:
+        self._method = method
+        self._target = target
+        self.optimizer = BiLevelOptimizer(
+            start.model,
+            self._sparsity(0.0),
+            target.structure,
+            lr=method.lr,
+            score_lr=method.score_lr,
+            gamma=method.gamma,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+            implicit_gradient=method.implicit_gradient,
+            implicit_mask=method.implicit_mask,
+            score_init=method.score_init,
+            clamp_scores=method.clamp_scores,
+            couple_gamma=method.couple_gamma,
+            include=target.include,
+            exclude=target.exclude,
+            allow_empty=target.allow_empty,
+            seed=setup.seed,
+        )
+        warmup = method.warmup_epochs / method.epochs
+        self._lower_lr = LRSchedule(method.schedule, warmup=warmup)
+        self._upper_lr = LRSchedule(method.score_schedule, warmup=warmup)
+        self._last_masks = self.optimizer.masks
+        self._implicit_ratio = 0.0
+        self._steps = self._steps_left = 0
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        target = self._target
+        return {
+            **self._method.settings,
+            "sparsity": target.sparsity,
+            "structure": target.structure.name,
+            "scope": target.structure.scope,
+            "layers": list(self.optimizer.theta),
+            "allow_empty": target.allow_empty,
+        }
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """`lower_steps` batches and one for the upper level, `steps` times.
+
+        Whole passes over the loader, one after the other and never two at once: loaders with
+        persistent workers have a single iterator.
+        """
+        num_lower = self._method.lower_steps
+        self._steps = self._steps_left = steps
+        if self._method.batches == "different":
+            stream = take(batches, steps * (num_lower + 1))
+            return zip(*[stream] * (num_lower + 1), strict=True)
+        lower = take(batches, steps * num_lower)
+        if self._method.batches == "same":
+            return ((*group, group[-1]) for group in zip(*[lower] * num_lower, strict=True))
+        first_pass = list(take(batches, steps))
+        lower = chain(first_pass, take(batches, steps * (num_lower - 1)))
+        return zip(*[lower] * num_lower, reversed(first_pass), strict=True)
+
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
+        """The theta-steps, then the m-step; the mean loss of their passes."""
+        optimizer, method = self.optimizer, self._method
+        set_lr(optimizer.lower, method.lr * self._lower_lr.factor(done))
+        set_lr(optimizer.upper, method.score_lr * self._upper_lr.factor(done))
+        losses = []
+        for batch in group[:-1]:
+            losses.append(backward(batch))
+            optimizer.lower_step()
+        losses.append(backward(group[-1]))
+        self._steps_left -= 1
+        if self._steps_left == 0:
+            self._implicit_ratio = optimizer.implicit_ratio()
+        # The mask is drawn at the end of the step, so that the run's last one is at the target.
+        optimizer.sparsity = self._sparsity(done + 1 / (self._steps * method.epochs))
+        optimizer.upper_step()
+        return torch.stack(losses).mean()
+
+    def record(self) -> Record:
+        """Learning rates, and how the mask moved in this epoch."""
+        masks, before = self.optimizer.masks, self._last_masks
+        self._last_masks = masks
+        return {
+            "lr": self.optimizer.lower.param_groups[0]["lr"],
+            "score_lr": self.optimizer.upper.param_groups[0]["lr"],
+            "sparsity": masks.sparsity,
+            "iou": masks.overlap(before),
+            "flip_rate": masks.flip_rate(before),
+            "implicit_ratio": self._implicit_ratio,
+            "layer_sparsity": {name: n.sparsity for name, n in masks.per_layer().items()},
+        }
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's own; an epoch needs no more."""
+        return self.optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.optimizer.load_state_dict(state)
+        self._last_masks = self.optimizer.masks
+
+    def _sparsity(self, done: float) -> float:
+        if self._method.sparsity_schedule == "direct":
+            return self._target.sparsity
+        return cubic_sparsity(self._target.sparsity, done, self._method.ramp)

@@ -1,0 +1,29 @@
+"""No pruning: the control row of every table, through the same code as the others."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import ClassVar, Literal
+
+from biprune.loop import Cost, Setup
+from biprune.methods.base import Method, Outcome, Start, Target, magnitudes
+
+
+@dataclass(frozen=True)
+class Dense(Method):
+    """Keep every weight as it is; the only sparsity is 0."""
+
+    name: ClassVar[str] = "dense"
+    summary: ClassVar[str] = "no pruning, the control"
+    citation: ClassVar[str] = ""
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = False
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Masks that keep everything."""
+        if target.sparsity != 0:
+            raise ValueError(
+                f"The method 'dense' prunes nothing: `sparsity` must be 0, got {target.sparsity:g}."
+            )
+        masks = target.select(magnitudes(target.weights(start.model)))
+        return Outcome(start.model, masks, [], Cost())

@@ -1,0 +1,140 @@
+"""Networks by name. They are plain modules and know nothing of pruning."""
+
+import importlib
+import inspect
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from difflib import SequenceMatcher
+
+import torch
+from torch import nn
+
+from biprune.models.resnet import resnet8, resnet18, resnet20, resnet32, resnet50, resnet56
+from biprune.models.vgg import vgg16
+
+__all__ = ["MODELS", "ModelEntry", "create_model"]
+
+
+@dataclass(frozen=True)
+class ModelEntry:
+    """A network that `create_model` knows; `factory` takes keyword arguments only."""
+
+    factory: Callable[..., nn.Module]
+    description: str
+
+
+MODELS: dict[str, ModelEntry] = {
+    "resnet8": ModelEntry(resnet8, "ResNet-8 for small images, 0.08 M parameters"),
+    "resnet20": ModelEntry(resnet20, "ResNet-20 for small images, 0.27 M parameters"),
+    "resnet32": ModelEntry(resnet32, "ResNet-32 for small images, 0.46 M parameters"),
+    "resnet56": ModelEntry(resnet56, "ResNet-56 for small images, 0.85 M parameters"),
+    "resnet18": ModelEntry(resnet18, "ResNet-18 with a small or ImageNet stem, 11.2 M parameters"),
+    "resnet50": ModelEntry(resnet50, "ResNet-50 with a small or ImageNet stem, 23.5 M parameters"),
+    "vgg16": ModelEntry(vgg16, "VGG-16 with batch norm and one linear layer, 14.7 M parameters"),
+}
+
+
+def create_model(
+    name: str,
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: int | None = None,
+    seed: int = 0,
+    **options: object,
+) -> nn.Module:
+    """Build a network of `MODELS`, or the user's own from "package.module:factory".
+
+    `width` is the number of channels of the first stage; all others scale with it. Options are
+    those of the network's function, such as `shortcut="B"` for resnet20.
+
+    Weights are drawn inside a forked RNG; the caller's is untouched. The user's own factory gets
+    `num_classes` and `in_channels` where it has such parameters, `width` and options as given.
+
+    A network of `MODELS` has an attribute `created_by`, a JSON-able record of every argument
+    except the seed: `create_model(**model.created_by)` has the same architecture. Check that its
+    name is in `MODELS` when the record comes from a file, since other names import code.
+
+    >>> model = create_model("resnet20", num_classes=100, seed=1)
+    >>> sum(param.numel() for param in model.parameters())
+    275572
+    """
+    sizes = {"num_classes": num_classes, "in_channels": in_channels}
+    explicit = options if width is None else {"width": width, **options}
+    for argument, value in {**sizes, "width": width}.items():
+        if value is not None and (not isinstance(value, int) or value < 1):
+            raise ValueError(f"`{argument}` must be an integer of at least 1, got {value!r}.")
+
+    factory = _import_factory(name) if ":" in name else _registered_factory(name)
+    arguments = _bind(name, factory, sizes, explicit)
+
+    with torch.random.fork_rng(devices=[]):
+        # Unlike torch.manual_seed, this leaves the generators of GPUs alone.
+        torch.default_generator.manual_seed(seed)
+        model = factory(*arguments.args, **arguments.kwargs)
+
+    if not isinstance(model, nn.Module):
+        raise ValueError(f"Model {name!r} must return an nn.Module, got {type(model).__name__}.")
+    if name in MODELS:
+        arguments.apply_defaults()
+        vars(model)["created_by"] = {"name": name, **arguments.arguments}
+    return model
+
+
+def _registered_factory(name: str) -> Callable[..., nn.Module]:
+    if name in MODELS:
+        return MODELS[name].factory
+
+    likeness = {known: SequenceMatcher(None, name.lower(), known).ratio() for known in MODELS}
+    closest = max(likeness, key=likeness.__getitem__)
+    hint = f" Closest: {closest}." if likeness[closest] > 0.6 else ""
+    raise ValueError(
+        f"Unknown model {name!r}. Models: {', '.join(MODELS)}.{hint} "
+        "Your own: 'package.module:factory'."
+    )
+
+
+def _import_factory(name: str) -> Callable[..., object]:
+    module_name, _, attribute = name.partition(":")
+    if not all(part.isidentifier() for part in [*module_name.split("."), attribute]):
+        raise ValueError(f"A model of your own is named 'package.module:factory', got {name!r}.")
+    try:
+        module = importlib.import_module(module_name)
+    except ImportError as error:
+        raise ValueError(
+            f"Cannot import model {name!r}: {error}. Is its folder on PYTHONPATH?"
+        ) from error
+
+    factory = getattr(module, attribute, None)
+    if not callable(factory):
+        raise ValueError(
+            f"Cannot import model {name!r}: module {module_name!r} has no function {attribute!r}."
+        )
+    return factory
+
+
+def _bind(
+    name: str,
+    factory: Callable[..., object],
+    sizes: Mapping[str, int],
+    explicit: Mapping[str, object],
+) -> inspect.BoundArguments:
+    """Match arguments with the factory's signature: `sizes` may be dropped, `explicit` may not."""
+    signature = inspect.signature(factory)
+    kinds = {parameter.name: parameter.kind for parameter in signature.parameters.values()}
+    takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
+    by_name = {inspect.Parameter.POSITIONAL_OR_KEYWORD, inspect.Parameter.KEYWORD_ONLY}
+    accepted = [parameter for parameter, kind in kinds.items() if kind in by_name]
+
+    unknown = [] if takes_any else [option for option in explicit if option not in accepted]
+    if unknown:
+        raise ValueError(
+            f"Model {name!r} does not take `{'`, `'.join(unknown)}`. "
+            f"It takes: {', '.join(accepted) or 'nothing'}."
+        )
+
+    fitting = {size: value for size, value in sizes.items() if takes_any or size in accepted}
+    try:
+        return signature.bind(**fitting, **explicit)
+    except TypeError as error:
+        raise ValueError(f"Cannot call model {name!r}: {error}. Pass it as an option.") from error

@@ -1,0 +1,116 @@
+"""prune(): validate, copy, run the method, check what it promised, measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from torch import nn
+
+from biprune.batches import Batch, Loss, classification_loss
+from biprune.data import Dataset
+from biprune.loop import Event, Setup
+from biprune.masks import Masks
+from biprune.methods import Method, get_method
+from biprune.methods.base import Start, Target
+from biprune.selection import check_sparsity, num_kept
+from biprune.structure import Patterns, Scope, get_structure
+from biprune.ticket import Ticket, check_masks
+from biprune.training import Evaluate, TrainResult, copy_model, open_data
+
+
+def prune(
+    model: nn.Module | TrainResult,
+    data: Dataset | Iterable[Batch],
+    method: str | Method = "bip",
+    *,
+    sparsity: float,
+    structure: str = "weight",
+    scope: Scope | None = None,
+    epochs: int | None = None,
+    seed: int = 0,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    allow_empty: bool = False,
+    loss: Loss | None = None,
+    evaluate: Evaluate | None = None,
+    validate: Evaluate | None = None,
+    channels_last: bool = True,
+    autocast: bool = False,
+    compile: bool = False,
+    checkpoint: Path | str | None = None,
+    progress: Callable[[Event], None] | None = None,
+    **settings: object,
+) -> Ticket:
+    """Prune a copy of `model` to exactly `sparsity`; the input is not changed.
+
+    `model` is a `TrainResult`, whose earlier states methods may rewind to, or any module. `method`
+    is a name, with its settings as keywords, or an object such as `BiP(gamma=0.5)`; `epochs` scales
+    whatever it counts in epochs. `structure` is "weight", "filter" or "channel"; `scope` ranks its
+    units over the whole model ("global") or prunes the same fraction of every layer ("layer").
+    `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
+    one unit unless `allow_empty`. The rest is as in `train`.
+
+    >>> import biprune
+    >>> data = biprune.load_data("digits", seed=0)
+    >>> model = biprune.create_model("resnet8", in_channels=1, width=4)
+    >>> ticket = biprune.prune(model, data, "bip", sparsity=0.9, epochs=1)
+    >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
+    True
+    """
+    check_sparsity(sparsity)
+    chosen = get_method(method, **settings)
+    if epochs is not None:
+        chosen = chosen.scaled(epochs)
+    batches, evaluate, validate = open_data(data, evaluate, validate)
+    setup = Setup(
+        batches=batches,
+        loss=loss or classification_loss,
+        validate=validate,
+        seed=seed,
+        autocast=autocast,
+        compile=compile,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
+    outcome = chosen.run(_start(model, channels_last), setup, target)
+    outcome.model.zero_grad(set_to_none=True)
+    outcome.model.eval()
+    _check_count(outcome.masks, target)
+    check_masks(outcome.model, outcome.masks)
+    return Ticket(
+        model=outcome.model,
+        masks=outcome.masks,
+        accuracy=None if evaluate is None else float(evaluate(outcome.model)),
+        cost=outcome.cost,
+        history=outcome.history,
+        method=chosen.name,
+        settings=chosen.settings,
+        sparsity=sparsity,
+        seed=seed,
+        data=data.options if isinstance(data, Dataset) else None,
+    )
+
+
+def _start(model: nn.Module | TrainResult, channels_last: bool) -> Start:
+    if isinstance(model, TrainResult):
+        copied = copy_model(model.model, channels_last=channels_last)
+        return Start(copied, model.states, model.rewind_epoch)
+    if not isinstance(model, nn.Module):
+        raise TypeError(
+            f"`model` must be a torch.nn.Module or what `train` returned, got "
+            f"{type(model).__name__}."
+        )
+    return Start(copy_model(model, channels_last=channels_last))
+
+
+def _check_count(masks: Masks, target: Target) -> None:
+    """A method that misses the count has a bug; say so before anyone measures it."""
+    layers = masks.per_layer()
+    kept, wanted = masks.kept, num_kept(target.sparsity, masks.total)
+    if kept != wanted:
+        raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
+    empty = [name for name, count in layers.items() if count.kept == 0]
+    if empty and not target.allow_empty:
+        raise RuntimeError(f"The method emptied the layers {', '.join(empty)}.")

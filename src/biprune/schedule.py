@@ -1,0 +1,63 @@
+"""How learning rates and the sparsity target move over a run.
+
+All are functions of the finished fraction of the run, `done` in [0, 1): they carry no state, so a
+resumed run needs none.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+import torch
+
+Shape = Literal["cosine", "step", "constant"]
+
+
+@dataclass(frozen=True)
+class LRSchedule:
+    """Factor on a learning rate: a shape, under a linear warm-up over the first part of the run.
+
+    "step" multiplies by `decay` at each of the `milestones`, which are fractions of the run.
+    """
+
+    shape: Shape = "cosine"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    decay: float = 0.1
+    warmup: float = 0.0
+
+    def __post_init__(self) -> None:
+        if self.shape not in get_args(Shape):
+            raise ValueError(
+                f"`schedule` must be one of {', '.join(get_args(Shape))}, got {self.shape!r}."
+            )
+        if not all(0 <= milestone <= 1 for milestone in self.milestones):
+            raise ValueError(
+                f"`milestones` are fractions of the run in [0, 1], got {self.milestones}."
+            )
+
+    def factor(self, done: float) -> float:
+        """The factor after a fraction `done` of the run."""
+        warm = min(1.0, done / self.warmup) if self.warmup else 1.0
+        if self.shape == "cosine":
+            return warm * 0.5 * (1 + math.cos(math.pi * done))
+        if self.shape == "step":
+            return warm * self.decay ** bisect_right(sorted(self.milestones), done)
+        return warm
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group of `optimizer` this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+def cubic_sparsity(target: float, done: float, ramp: float) -> float:
+    """From 0 to `target` over the first `ramp` of the run, then fixed (Zhu and Gupta 2017).
+
+    s(t) = target * (1 - (1 - t / ramp)^3): fast while weights are plenty, slow at the end.
+    """
+    remaining = max(0.0, 1.0 - done / ramp)
+    return target * (1.0 - remaining**3)

@@ -1,0 +1,118 @@
+"""The exact top-k under a structure: the only place where a mask is made."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from biprune.masks import Masks
+from biprune.structure import Structure
+
+
+def check_sparsity(sparsity: float) -> None:
+    """Refuse what is not a removed fraction."""
+    if 0 <= sparsity < 1:
+        return
+    hint = f" Did you mean {sparsity / 100:g}?" if 1 <= sparsity < 100 else ""
+    raise ValueError(f"`sparsity` must be in [0, 1), got {sparsity:g}.{hint}")
+
+
+def num_kept(sparsity: float, total: int) -> int:
+    """Units that stay of `total`: Python's round((1 - sparsity) * total)."""
+    return round((1 - sparsity) * total)
+
+
+def select(
+    scores: Mapping[str, Tensor],
+    sparsity: float,
+    structure: Structure,
+    *,
+    allow_empty: bool = False,
+) -> Masks:
+    """Keep the units whose weights score highest.
+
+    `scores` are weight-shaped and pooled to units by the structure; see `select_units` for what
+    is guaranteed.
+    """
+    units = {name: structure.pool(score) for name, score in scores.items()}
+    kept = select_units(units, sparsity, structure, allow_empty=allow_empty)
+    masks = {name: structure.expand(kept[name], scores[name].shape) for name in scores}
+    return Masks(masks, structure)
+
+
+def select_units(
+    units: Mapping[str, Tensor],
+    sparsity: float,
+    structure: Structure,
+    *,
+    allow_empty: bool = False,
+) -> dict[str, Tensor]:
+    """Keep exactly round((1 - sparsity) * N) of all N units, ties going to the lowest index.
+
+    In the scope "layer" each layer's share is its quota (1 - sparsity) * n rounded up or down so
+    that the total is exact (the largest remainders round up, the earlier layer first). Every layer
+    keeps at least its best unit unless `allow_empty`, in either scope, at the same total.
+    """
+    check_sparsity(sparsity)
+    sizes = [score.numel() for score in units.values()]
+    total = num_kept(sparsity, sum(sizes))
+    if total < len(sizes) and not allow_empty:
+        raise ValueError(
+            f"`sparsity` {sparsity:g} keeps {total} of {sum(sizes)} {structure.name} units, too "
+            f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
+            "`exclude`, or pass allow_empty=True."
+        )
+    if structure.scope == "layer":
+        counts = share_out(total, sizes, at_least=0 if allow_empty else 1)
+        pairs = zip(units.items(), counts, strict=True)
+        return {name: top_k_mask(score, count) for (name, score), count in pairs}
+    flat = torch.cat(list(units.values()))
+    layers = top_k_mask(flat, total).split(sizes)
+    if not allow_empty and not all(bool(layer.any()) for layer in layers):
+        layers = top_k_mask(_best_unit_first(flat, sizes), total).split(sizes)
+    return dict(zip(units, layers, strict=True))
+
+
+def top_k_mask(scores: Tensor, k: int) -> Tensor:
+    """True at the `k` largest of a flat tensor, equal scores in order of their index.
+
+    A threshold alone keeps all scores that equal it or none; the first of them are added to make
+    the count exact. Equal to a stable descending sort, without the sort.
+    """
+    size = scores.numel()
+    if k == 0 or k == size:
+        return torch.full_like(scores, k > 0, dtype=torch.bool)
+    threshold = scores.kthvalue(size - k + 1).values
+    mask = scores > threshold
+    ties = (scores == threshold).nonzero().flatten()
+    missing = k - int(mask.sum())
+    if missing > len(ties):
+        raise ValueError("Scores to select by contain NaN; was the loss finite?")
+    mask[ties[:missing]] = True
+    return mask
+
+
+def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
+    """Divide `total` in proportion to `sizes`: largest remainders first, `at_least` to each."""
+    quotas = [total * size / sum(sizes) for size in sizes]
+    counts = [max(int(quota), at_least) for quota in quotas]
+    while (excess := sum(counts) - total) != 0:
+        # Give to the layer furthest below its quota, or take from the one furthest above it.
+        step = -1 if excess > 0 else 1
+        movable = [
+            i
+            for i, (count, size) in enumerate(zip(counts, sizes, strict=True))
+            if at_least <= count + step <= size
+        ]
+        counts[max(movable, key=lambda i: step * (quotas[i] - counts[i]))] += step
+    return counts
+
+
+def _best_unit_first(flat: Tensor, sizes: list[int]) -> Tensor:
+    """The same ranking but for each layer's best unit, which now comes before all others."""
+    promoted = flat.clone()
+    for layer in promoted.split(sizes):
+        layer[layer.argmax()] = torch.inf
+    return promoted

@@ -1,0 +1,184 @@
+"""What one prunable unit is, and which tensors of a model hold such units.
+
+A structure is data: `weight` makes every entry a unit; `filter` and `channel` make a unit of every
+slice of a convolution along its output or input dimension.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
+from typing import Literal, get_args
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+Scope = Literal["global", "layer"]
+Patterns = str | Sequence[str] | None
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+@dataclass(frozen=True)
+class Structure:
+    """The shape of a unit (`dim` None: one weight) and how units compete.
+
+    `scope` "global" ranks all units of the model together; "layer" prunes the same fraction of
+    every layer, as the paper does for filters and channels.
+    """
+
+    name: str
+    dim: int | None
+    scope: Scope
+
+    def pool(self, scores: Tensor) -> Tensor:
+        """Score of each unit, in logical order: the L2 norm of max(score, 0) over the unit.
+
+        A single weight is its own unit and keeps its score, sign included.
+        """
+        if self.dim is None:
+            return scores.flatten()
+        return scores.clamp(min=0).movedim(self.dim, 0).flatten(1).norm(dim=1)
+
+    def expand(self, units: Tensor, shape: torch.Size) -> Tensor:
+        """Weight mask of `shape` in which each entry has the value of its unit."""
+        if self.dim is None:
+            return units.view(shape)
+        view = [1] * len(shape)
+        view[self.dim] = -1
+        return units.view(view).expand(shape).clone()
+
+    def kept_units(self, mask: Tensor) -> Tensor:
+        """Which units of a weight mask keep at least one weight."""
+        if self.dim is None:
+            return mask.flatten()
+        return mask.movedim(self.dim, 0).flatten(1).any(dim=1)
+
+
+STRUCTURES = {
+    "weight": Structure("weight", dim=None, scope="global"),
+    "filter": Structure("filter", dim=0, scope="layer"),
+    "channel": Structure("channel", dim=1, scope="layer"),
+}
+
+
+def get_structure(structure: str | Structure, scope: Scope | None = None) -> Structure:
+    """Look a structure up by name; `scope` overrides how its units compete."""
+    if isinstance(structure, str):
+        if structure not in STRUCTURES:
+            raise ValueError(
+                f"Unknown structure {structure!r}. Structures: {', '.join(STRUCTURES)}."
+            )
+        structure = STRUCTURES[structure]
+    if scope is None:
+        return structure
+    if scope not in get_args(Scope):
+        raise ValueError(f"`scope` must be one of {', '.join(get_args(Scope))}, got {scope!r}.")
+    return replace(structure, scope=scope)
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside `torch.compile`, `DataParallel` or DDP wrappers."""
+    while True:
+        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def parameter_names(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, by the name the user knows: tied tensors go by their first name."""
+    named = unwrap(model).named_parameters()
+    return {name.replace("_orig_mod.", ""): parameter for name, parameter in named}
+
+
+def prunable(
+    model: nn.Module,
+    structure: Structure,
+    *,
+    include: Patterns = None,
+    exclude: Patterns = None,
+) -> dict[str, nn.Parameter]:
+    """The tensors whose units may be pruned, in `named_parameters` order.
+
+    By default these are the trainable weights of convolutions, linear layers and attention
+    (`weight`), or of convolutions alone (`filter`, `channel`; the latter without the first
+    convolution, whose input is the data, and without grouped ones, whose slices are no input
+    channels). Norms, biases and frozen tensors never are. `include` replaces that default by the
+    names that match one of its shell-style patterns, embeddings among them; `exclude` takes away.
+    """
+    model = unwrap(model)
+    candidates = _default_candidates(model, structure)
+    parameters = parameter_names(model)
+    if include is not None:
+        if structure.dim is None:
+            candidates = {id(p) for p in parameters.values() if p.ndim >= 2} - _norm_ids(model)
+        candidates &= {id(parameters[n]) for n in _matching(parameters, include, "include")}
+    if exclude is not None:
+        candidates -= {id(parameters[n]) for n in _matching(parameters, exclude, "exclude")}
+
+    chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
+    if not chosen:
+        raise ValueError(
+            f"The model has nothing to prune by {structure.name}: no trainable "
+            f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
+            f"`include` (={include!r}) and `exclude` (={exclude!r})."
+        )
+    _refuse_parametrized(model, excluded=exclude)
+    return chosen
+
+
+def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
+    """Ids of the tensors a structure covers by default; a tensor tied to an embedding is one."""
+    convs = [m for m in model.modules() if isinstance(m, _ConvNd)]
+    if structure.dim is not None:
+        convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
+        if structure.name == "channel":
+            convs = [m for m in convs[1:] if m.groups == 1]
+        return {id(m.weight) for m in convs}
+    ids = {id(m.weight) for m in convs}
+    ids |= {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Bilinear))}
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            ids |= {id(getattr(module, name)) for name in _ATTENTION_WEIGHTS}
+    embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    return ids - {id(m.weight) for m in embeddings}
+
+
+def _norm_ids(model: nn.Module) -> set[int]:
+    return {id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters()}
+
+
+def _matching(names: dict[str, nn.Parameter], patterns: Patterns, argument: str) -> set[str]:
+    """Names that match a pattern, where `layer1.*` and `layer1` both cover the whole of layer1."""
+    matched: set[str] = set()
+    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
+        hits = {n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")}
+        if not hits:
+            raise ValueError(
+                f"`{argument}` has the pattern {pattern!r}, which matches no parameter. "
+                f"Names look like {', '.join(list(names)[:3])}."
+            )
+        matched |= hits
+    return matched
+
+
+def _refuse_parametrized(model: nn.Module, excluded: Patterns) -> None:
+    """A weight that is computed from other tensors cannot hold z: name it and say what to do."""
+    patterns = [excluded] if isinstance(excluded, str) else list(excluded or ())
+    for name, module in model.named_modules():
+        if not isinstance(module, (_ConvNd, nn.Linear)) or "weight" in module._parameters:
+            continue
+        if any(fnmatchcase(name, p) or fnmatchcase(f"{name}.weight", p) for p in patterns):
+            continue
+        raise ValueError(
+            f"The weight of {name!r} is already parametrized or pruned by another tool. Remove "
+            "that first (torch.nn.utils.parametrize.remove_parametrizations, or "
+            "torch.nn.utils.prune.remove), or leave the layer out with `exclude`."
+        )

@@ -1,0 +1,94 @@
+"""Ticket: a pruned model with its measurements. Saves and loads without pickle."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+
+from biprune.deploy.artifact import prefixed, read_artifact, rebuild, under, write_artifact
+from biprune.loop import Cost, Record
+from biprune.masks import Masks
+from biprune.structure import get_structure, parameter_names, unwrap
+
+
+@dataclass
+class Ticket:
+    """What `prune` returns.
+
+    `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
+    on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
+    `settings` are the method's, `data` says how the dataset was loaded.
+    """
+
+    model: nn.Module
+    masks: Masks
+    accuracy: float | None
+    cost: Cost
+    history: list[Record] = field(repr=False)
+    method: str
+    settings: dict[str, Any] = field(repr=False)
+    sparsity: float
+    seed: int
+    data: dict[str, Any] | None = field(default=None, repr=False)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the ticket into `folder` as safetensors and JSON."""
+        metadata = {
+            "model": getattr(self.model, "created_by", None),
+            "structure": self.masks.structure.name,
+            "scope": self.masks.structure.scope,
+            "method": self.method,
+            "settings": self.settings,
+            "sparsity": self.sparsity,
+            "seed": self.seed,
+            "accuracy": self.accuracy,
+            "cost": asdict(self.cost),
+            "data": self.data,
+            "history": self.history,
+        }
+        state = unwrap(self.model).state_dict()
+        tensors = prefixed("state", state) | prefixed("mask", self.masks)
+        return write_artifact(folder, "ticket", metadata, tensors)
+
+
+def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
+    """Read a ticket back, its weights and masks bit for bit.
+
+    Models of our registry are rebuilt; for any other pass `model`, of which a copy is filled.
+    """
+    metadata, tensors = read_artifact(folder, "ticket")
+    try:
+        structure = get_structure(metadata["structure"], metadata["scope"])
+        masks = Masks(under("mask", tensors), structure)
+        built = rebuild(metadata["model"], under("state", tensors), model)
+        ticket = Ticket(
+            model=built,
+            masks=masks,
+            accuracy=metadata["accuracy"],
+            cost=Cost(**metadata["cost"]),
+            history=metadata["history"],
+            method=metadata["method"],
+            settings=metadata["settings"],
+            sparsity=metadata["sparsity"],
+            seed=metadata["seed"],
+            data=metadata["data"],
+        )
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"The ticket in {str(folder)!r} is incomplete: {error}.") from None
+    check_masks(ticket.model, masks)
+    return ticket
+
+
+@torch.no_grad()
+def check_masks(model: nn.Module, masks: Masks) -> None:
+    """Make sure that every pruned weight of `model` is zero."""
+    parameters = parameter_names(model)
+    for name, mask in masks.items():
+        if name not in parameters or parameters[name].shape != mask.shape:
+            raise ValueError(f"The masks do not fit the model at {name!r}.")
+        if torch.count_nonzero(parameters[name][~mask]):
+            raise ValueError(f"Pruned weights of {name!r} are not zero.")

@@ -1,0 +1,260 @@
+"""Plain SGD, dense or under a fixed mask: `train` and what it returns."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import Batch, Loss, classification_loss, device_of, take
+from biprune.checkpoint import State
+from biprune.data import Dataset
+from biprune.evaluation import accuracy
+from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
+from biprune.masked import apply_masks_, mask_gradients_
+from biprune.masks import Masks
+from biprune.schedule import LRSchedule, Shape, set_lr
+from biprune.structure import parameter_names, unwrap
+
+REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
+Evaluate = Callable[[nn.Module], float]
+
+
+@dataclass(frozen=True)
+class Recipe:
+    """Settings of one SGD training; the defaults are the paper's for retraining (160 epochs).
+
+    `milestones` are fractions of the run; `warmup_epochs` of linear warm-up come out of `epochs`.
+    """
+
+    epochs: int = 160
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: Shape = "step"
+    milestones: tuple[float, ...] = (0.5, 0.75)
+    decay: float = 0.1
+    warmup_epochs: float = 0.0
+
+    def __post_init__(self) -> None:
+        check_epochs(self.epochs)
+        if self.lr <= 0:
+            raise ValueError(f"`lr` must be positive, got {self.lr:g}.")
+        self.lr_schedule()
+
+    def lr_schedule(self) -> LRSchedule:
+        """The factor on `lr` over the run."""
+        warmup = self.warmup_epochs / self.epochs
+        return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
+
+    def scaled(self, epochs: int) -> Recipe:
+        """The same recipe over another number of epochs; the warm-up keeps its share."""
+        return replace(self, epochs=epochs, warmup_epochs=self.warmup_epochs * epochs / self.epochs)
+
+
+def check_epochs(epochs: int) -> None:
+    """Refuse a run of no epochs."""
+    if epochs < 1:
+        raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
+
+
+def make_sgd(
+    parameters: Iterable[Tensor] | list[dict[str, Any]],
+    device: torch.device,
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float = 0.0,
+) -> torch.optim.SGD:
+    """SGD in one fused kernel where the device has one."""
+    return torch.optim.SGD(
+        parameters,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        fused=device.type in ("cpu", "cuda"),
+    )
+
+
+class PlainSGD:
+    """The algorithm of ordinary training; under `masks`, pruned weights stay +0.0 exactly."""
+
+    def __init__(self, model: nn.Module, recipe: Recipe, masks: Masks | None = None) -> None:
+        trainable = {name: p for name, p in parameter_names(model).items() if p.requires_grad}
+        self._recipe = recipe
+        self._schedule = recipe.lr_schedule()
+        self._masks = masks
+        self._masked = {name: trainable[name] for name in masks or () if name in trainable}
+        self._optimizer = make_sgd(
+            trainable.values(),
+            device_of(model),
+            lr=recipe.lr,
+            momentum=recipe.momentum,
+            weight_decay=recipe.weight_decay,
+        )
+        if masks is not None:
+            apply_masks_(model, masks)
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        return asdict(self._recipe)
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """One batch a step."""
+        return ((batch,) for batch in take(batches, steps))
+
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
+        """One SGD step."""
+        set_lr(self._optimizer, self._recipe.lr * self._schedule.factor(done))
+        loss = backward(group[0])
+        if self._masks is not None:
+            mask_gradients_(self._masked, self._masks)
+        self._optimizer.step()
+        return loss
+
+    def record(self) -> Record:
+        """The learning rate of the epoch's last step."""
+        return {"lr": self._optimizer.param_groups[0]["lr"]}
+
+    def state_dict(self) -> dict[str, Any]:
+        """The optimizer's state; weights are the model's own."""
+        return self._optimizer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self._optimizer.load_state_dict(state)
+
+
+@dataclass
+class TrainResult:
+    """A trained model, with its states at some epochs (0: before training) for rewinding.
+
+    `accuracy` is on test, in percent, read once; None if there was nothing to evaluate on.
+    """
+
+    model: nn.Module
+    accuracy: float | None
+    history: list[Record]
+    cost: Cost
+    states: dict[int, State] = field(repr=False)
+    epochs: int
+
+    @property
+    def rewind_epoch(self) -> int:
+        """The epoch that methods rewind to by default: 5 % of the run, as 8 of the paper's 160."""
+        return default_rewind_epoch(self.epochs)
+
+
+def default_rewind_epoch(epochs: int) -> int:
+    """The paper's rewinding point, epoch 8 of 160, scaled to a run of `epochs`."""
+    return max(1, round(REWIND_FRACTION * epochs))
+
+
+def copy_model(model: nn.Module, *, channels_last: bool) -> nn.Module:
+    """A deep copy of the user's own module, to train in place.
+
+    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them;
+    the values are the same.
+    """
+    model = copy.deepcopy(unwrap(model))
+    for parameter in model.parameters():
+        if channels_last and parameter.ndim == 4:
+            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    return model
+
+
+def open_data(
+    data: Dataset | Iterable[Batch], evaluate: Evaluate | None, validate: Evaluate | None
+) -> tuple[Iterable[Batch], Evaluate | None, Evaluate | None]:
+    """Training batches, how to test once at the end, how to validate each epoch."""
+    if not isinstance(data, Dataset):
+        if not isinstance(data, Iterable):
+            raise TypeError(
+                f"`data` must be a Dataset or something that yields batches, got "
+                f"{type(data).__name__}."
+            )
+        return data, evaluate, validate
+    if data.val is not None and validate is None:
+        validate = lambda model, val=data.val: accuracy(model, val)  # noqa: E731
+    return data.train, evaluate or (lambda model: accuracy(model, data.test)), validate
+
+
+def train(
+    model: nn.Module,
+    data: Dataset | Iterable[Batch],
+    *,
+    epochs: int = 160,
+    lr: float = 0.1,
+    momentum: float = 0.9,
+    weight_decay: float = 5e-4,
+    schedule: Shape = "step",
+    milestones: tuple[float, ...] = (0.5, 0.75),
+    decay: float = 0.1,
+    warmup_epochs: float = 0.0,
+    masks: Masks | None = None,
+    seed: int = 0,
+    loss: Loss | None = None,
+    evaluate: Evaluate | None = None,
+    validate: Evaluate | None = None,
+    rewind_epochs: Iterable[int] | None = None,
+    channels_last: bool = True,
+    autocast: bool = False,
+    compile: bool = False,
+    checkpoint: Path | str | None = None,
+    progress: Callable[[Event], None] | None = None,
+) -> TrainResult:
+    """Train a copy of `model` by SGD and test it once; `model` itself is not changed.
+
+    `data` is a Dataset or any re-iterable of batches; `loss(model, batch)` returns a scalar
+    (default: cross-entropy of `model(inputs)` and labels). `evaluate(model)` is called once at the
+    end, `validate(model)` after every epoch; a Dataset brings both. `milestones` are fractions of
+    the run. Under `masks` the pruned weights stay exactly zero. The states after `rewind_epochs`
+    are kept (default: before training, and 5 % into it). With `checkpoint=FOLDER` the run can be
+    stopped at any time: the same call continues it and ends with the same bits.
+
+    >>> import biprune
+    >>> data = biprune.load_data("digits", seed=0)
+    >>> model = biprune.create_model("resnet8", num_classes=10, in_channels=1, width=4, seed=0)
+    >>> result = biprune.train(model, data, epochs=1, lr=0.05, seed=0)
+    >>> result.cost.forward_passes == len(data.train)
+    True
+    """
+    recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs)
+    batches, evaluate, validate = open_data(data, evaluate, validate)
+    setup = Setup(
+        batches=batches,
+        loss=loss or classification_loss,
+        validate=validate,
+        seed=seed,
+        autocast=autocast,
+        compile=compile,
+        checkpoint=checkpoint,
+        progress=progress,
+    )
+    model = copy_model(model, channels_last=channels_last)
+    if rewind_epochs is None:
+        rewind_epochs = (0, default_rewind_epoch(epochs))
+    run = train_(model, recipe, setup, masks=masks, keep_epochs=rewind_epochs)
+    tested = None if evaluate is None else float(evaluate(model))
+    return TrainResult(model, tested, run.history, run.cost, run.states, epochs)
+
+
+def train_(
+    model: nn.Module,
+    recipe: Recipe,
+    setup: Setup,
+    *,
+    masks: Masks | None = None,
+    keep_epochs: Iterable[int] = (),
+    stage: str = "train",
+) -> Fit:
+    """Train `model` in place."""
+    algorithm = PlainSGD(model, recipe, masks)
+    keep = set(keep_epochs)
+    return fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep)

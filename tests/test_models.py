@@ -1,0 +1,364 @@
+import copy
+import doctest
+import json
+
+import pytest
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import biprune.models
+from biprune.models import MODELS, create_model
+from biprune.models.blocks import PaddedShortcut
+
+NAMES = "resnet8, resnet20, resnet32, resnet56, resnet18, resnet50, vgg16"
+CIFAR_RESNETS = ("resnet8", "resnet20", "resnet32", "resnet56")
+
+# (model, what to create it with) for every architecture and every option it has.
+VARIANTS = [
+    *[(name, {}) for name in MODELS],
+    *[(name, {"shortcut": "B"}) for name in CIFAR_RESNETS],
+    ("resnet18", {"stem": "imagenet"}),
+    ("resnet50", {"stem": "imagenet"}),
+]
+
+
+def count_parameters(model):
+    return sum(param.numel() for param in model.parameters())
+
+
+def shapes(model):
+    return {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
+
+
+def state_equal(model, other):
+    mine, theirs = model.state_dict(), other.state_dict()
+    return mine.keys() == theirs.keys() and all(torch.equal(mine[key], theirs[key]) for key in mine)
+
+
+def message(**arguments):
+    with pytest.raises(ValueError) as caught:  # noqa: PT011 (the tests compare the whole text)
+        create_model(**arguments)
+    return str(caught.value)
+
+
+@pytest.mark.parametrize(("in_channels", "size"), [(3, 32), (1, 8)])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_logits_have_shape_and_every_parameter_gets_a_gradient(name, options, in_channels, size):
+    model = create_model(name, num_classes=7, in_channels=in_channels, width=4, **options)
+    images = torch.randn(6, in_channels, size, size, generator=torch.Generator().manual_seed(0))
+
+    logits = model(images)
+    assert logits.shape == (6, 7)
+    assert logits.isfinite().all()
+
+    cross_entropy(logits, torch.arange(6)).backward()
+    without = [
+        name
+        for name, param in model.named_parameters()
+        if param.grad is None or not param.grad.isfinite().all() or not param.grad.any()
+    ]
+    assert without == []
+
+
+@pytest.mark.parametrize("size", [(1, 1), (1, 6), (9, 7), (33, 33)])
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_odd_and_oblong_images_work(name, options, size):
+    model = create_model(name, width=2, **options).eval()
+    with torch.no_grad():
+        assert model(torch.zeros(1, 3, *size)).shape == (1, 10)
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "expected"),
+    [
+        ("resnet20", {}, 269_722),
+        ("resnet20", {"shortcut": "B"}, 272_474),
+        ("resnet32", {}, 464_154),
+        ("resnet56", {}, 853_018),
+        ("resnet18", {}, 11_173_962),
+        ("resnet18", {"num_classes": 100}, 11_220_132),
+        ("resnet18", {"num_classes": 200}, 11_271_432),
+        ("resnet18", {"num_classes": 1000, "stem": "imagenet"}, 11_689_512),
+        ("resnet50", {"num_classes": 1000, "stem": "imagenet"}, 25_557_032),
+        ("vgg16", {}, 14_724_042),
+    ],
+)
+def test_parameter_counts_are_the_published_ones(name, options, expected):
+    with torch.device("meta"):
+        assert count_parameters(create_model(name, **options)) == expected
+
+
+def test_resnet20_has_the_published_number_of_conv_weights():
+    convs = [m for m in create_model("resnet20").modules() if isinstance(m, nn.Conv2d)]
+    assert len(convs) == 19
+    assert sum(count_parameters(conv) for conv in convs) == 267_696
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_convs_have_no_bias_and_relus_are_not_in_place(name, options):
+    modules = list(create_model(name, width=2, **options).modules())
+    assert all(module.bias is None for module in modules if isinstance(module, nn.Conv2d))
+    assert not any(module.inplace for module in modules if isinstance(module, nn.ReLU))
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_networks_can_be_differentiated_twice(name):
+    model = create_model(name, width=2).double()
+    images = torch.randn(4, 3, 8, 8, dtype=torch.float64, generator=torch.Generator())
+    weight = next(model.parameters())
+    loss = cross_entropy(model(images), torch.arange(4))
+    (gradient,) = torch.autograd.grad(loss, weight, create_graph=True)
+    (second,) = torch.autograd.grad(gradient.square().sum(), weight)
+    assert second.isfinite().all()
+    assert second.any()
+
+
+def test_resnet50_has_its_stride_on_the_3x3_convolution():
+    block = create_model("resnet50", width=2).get_submodule("stages.1.0")
+    convs = [module for module in block.children() if isinstance(module, nn.Conv2d)]
+    assert [conv.kernel_size[0] for conv in convs] == [1, 3, 1]
+    assert [conv.stride[0] for conv in convs] == [1, 2, 1]
+
+
+def test_vgg16_halves_the_map_four_times_and_leaves_1x1_alone():
+    stages = create_model("vgg16", width=2).get_submodule("stages")
+    assert stages(torch.randn(2, 3, 32, 32)).shape == (2, 16, 2, 2)
+    assert stages(torch.randn(2, 3, 8, 8)).shape == (2, 16, 1, 1)
+
+
+def test_shortcut_a_is_the_strided_input_between_zero_channels():
+    x = torch.tensor([[[[1.0, 2, 3], [4, 5, 6], [7, 8, 9]]]])
+    kept = [[1.0, 3], [7, 9]]
+    zero = [[0.0, 0], [0, 0]]
+    # Three new channels: one before, two after.
+    assert PaddedShortcut(1, 4, stride=2)(x).tolist() == [[zero, kept, zero, zero]]
+
+
+def test_shortcut_a_is_used_in_the_two_blocks_that_downsample():
+    model = create_model("resnet20")
+    padded = {n: m for n, m in model.named_modules() if isinstance(m, PaddedShortcut)}
+    assert list(padded) == ["stages.1.0.shortcut", "stages.2.0.shortcut"]
+    x = torch.randn(2, 16, 8, 8)
+    out = padded["stages.1.0.shortcut"](x)
+    assert out.shape == (2, 32, 4, 4)
+    assert torch.equal(out[:, 8:24], x[:, :, ::2, ::2])
+    assert out[:, :8].count_nonzero() == out[:, 24:].count_nonzero() == 0
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_width_scales_every_layer(name):
+    narrow, wide = shapes(create_model(name, width=4)), shapes(create_model(name, width=12))
+    assert narrow.keys() == wide.keys()
+    for key, shape in narrow.items():
+        outputs = 1 if key.startswith("head") else 3
+        inputs = 1 if key in ("stem.conv.weight", "stages.0.conv1.weight") else 3
+        scales = (outputs, inputs, 1, 1)[: len(shape)]
+        assert wide[key] == tuple(n * scale for n, scale in zip(shape, scales, strict=True)), key
+
+
+@pytest.mark.parametrize(("name", "width"), [("resnet20", 16), ("resnet18", 64), ("vgg16", 64)])
+def test_default_width_is_the_papers(name, width):
+    with torch.device("meta"):
+        assert shapes(create_model(name)) == shapes(create_model(name, width=width))
+
+
+@pytest.mark.parametrize(
+    ("name", "layer", "variance"),
+    [
+        # Kaiming normal: 2 / (fan * 9); torch's default is uniform with variance 1 / (3 * fan_in).
+        ("resnet20", "stages.2.0.conv1.weight", 2 / (32 * 9)),
+        ("vgg16", "stages.1.conv1.weight", 2 / (128 * 9)),
+        ("resnet18", "stages.1.0.conv1.weight", 1 / (3 * 64 * 9)),
+    ],
+)
+def test_initial_weights_have_the_stated_variance(name, layer, variance):
+    weight = create_model(name).get_parameter(layer)
+    assert weight.var().item() == pytest.approx(variance, rel=0.05)
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_seed_decides_the_weights(name):
+    model = create_model(name, width=2, seed=3)
+    assert state_equal(model, create_model(name, width=2, seed=3))
+    assert not state_equal(model, create_model(name, width=2, seed=4))
+
+
+def test_callers_rng_is_untouched_and_without_influence():
+    torch.manual_seed(11)
+    before = torch.get_rng_state()
+    model = create_model("resnet8", seed=3)
+    assert torch.equal(torch.get_rng_state(), before)
+    torch.manual_seed(12)
+    assert state_equal(model, create_model("resnet8", seed=3))
+
+
+@pytest.mark.parametrize(("name", "options"), VARIANTS)
+def test_created_by_rebuilds_the_architecture(name, options):
+    model = create_model(name, num_classes=3, in_channels=2, width=4, **options)
+    record = json.loads(json.dumps(copy.deepcopy(model).created_by))
+    assert record.items() >= {"name": name, "num_classes": 3, "in_channels": 2, "width": 4}.items()
+    rebuilt = create_model(**record)
+    assert shapes(rebuilt) == shapes(model)
+    assert str(rebuilt) == str(model)
+
+
+def test_created_by_records_defaults_too():
+    assert create_model("resnet20").created_by == {
+        "name": "resnet20",
+        "num_classes": 10,
+        "in_channels": 3,
+        "width": 16,
+        "shortcut": "A",
+    }
+
+
+def test_entries_are_described_in_one_line():
+    assert ", ".join(MODELS) == NAMES
+    for entry in MODELS.values():
+        assert entry.description
+        assert "\n" not in entry.description
+
+
+def test_unknown_model_names_the_closest():
+    assert message(name="resnet21") == (
+        f"Unknown model 'resnet21'. Models: {NAMES}. Closest: resnet20. "
+        "Your own: 'package.module:factory'."
+    )
+    assert "Closest: vgg16." in message(name="VGG-16")
+    assert "Closest" not in message(name="transformer")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        ({"num_classes": 0}, "`num_classes` must be an integer of at least 1, got 0."),
+        ({"in_channels": -1}, "`in_channels` must be an integer of at least 1, got -1."),
+        ({"width": 0}, "`width` must be an integer of at least 1, got 0."),
+        ({"width": 1.5}, "`width` must be an integer of at least 1, got 1.5."),
+        ({"shortcut": "C"}, "`shortcut` must be 'A' or 'B', got 'C'."),
+        (
+            {"name": "resnet18", "stem": "foo"},
+            "`stem` must be 'small' or 'imagenet', got 'foo'.",
+        ),
+        (
+            {"stem": "small"},
+            "Model 'resnet20' does not take `stem`. "
+            "It takes: num_classes, in_channels, width, shortcut.",
+        ),
+    ],
+)
+def test_bad_values_are_refused(arguments, expected):
+    assert message(**{"name": "resnet20", **arguments}) == expected
+
+
+@pytest.fixture
+def own_models(tmp_path, monkeypatch):
+    (tmp_path / "own_models.py").write_text(
+        """
+from torch import nn
+
+NOT_CALLABLE = 3
+
+def linear(num_classes, bias=True):
+    return nn.Linear(4, num_classes, bias=bias)
+
+def conv(*, in_channels, width=5):
+    return nn.Conv2d(in_channels, width, 3)
+
+def anything(**arguments):
+    model = nn.Linear(1, 1)
+    model.arguments = arguments
+    return model
+
+def needs_depth(depth):
+    return nn.Linear(depth, 1)
+
+def wrong():
+    return "a string"
+"""
+    )
+    (tmp_path / "broken_models.py").write_text("import no_such_dependency\n")
+    monkeypatch.syspath_prepend(tmp_path)
+
+
+@pytest.mark.usefixtures("own_models")
+def test_own_factory_gets_the_arguments_it_takes():
+    linear = create_model("own_models:linear", num_classes=6, in_channels=2, bias=False)
+    assert linear.out_features == 6
+    assert linear.bias is None
+    assert create_model("own_models:conv", in_channels=2).out_channels == 5
+    assert create_model("own_models:conv", in_channels=2, width=8).out_channels == 8
+    assert create_model("own_models:anything", depth=2).arguments == {
+        "num_classes": 10,
+        "in_channels": 3,
+        "depth": 2,
+    }
+    assert not hasattr(linear, "created_by")
+
+
+@pytest.mark.usefixtures("own_models")
+def test_own_factory_is_seeded():
+    before = torch.get_rng_state()
+    model = create_model("own_models:linear", seed=5)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert state_equal(model, create_model("own_models:linear", seed=5))
+    assert not state_equal(model, create_model("own_models:linear", seed=6))
+
+
+@pytest.mark.usefixtures("own_models")
+@pytest.mark.parametrize(
+    ("arguments", "expected"),
+    [
+        (
+            {"name": "no_such_module:f"},
+            "Cannot import model 'no_such_module:f': No module named 'no_such_module'. "
+            "Is its folder on PYTHONPATH?",
+        ),
+        (
+            {"name": "broken_models:f"},
+            "Cannot import model 'broken_models:f': No module named 'no_such_dependency'. "
+            "Is its folder on PYTHONPATH?",
+        ),
+        (
+            {"name": "own_models:missing"},
+            "Cannot import model 'own_models:missing': "
+            "module 'own_models' has no function 'missing'.",
+        ),
+        (
+            {"name": "own_models:NOT_CALLABLE"},
+            "Cannot import model 'own_models:NOT_CALLABLE': "
+            "module 'own_models' has no function 'NOT_CALLABLE'.",
+        ),
+        (
+            {"name": "dir/own_models:linear"},
+            "A model of your own is named 'package.module:factory', got 'dir/own_models:linear'.",
+        ),
+        (
+            {"name": "own_models:"},
+            "A model of your own is named 'package.module:factory', got 'own_models:'.",
+        ),
+        (
+            {"name": "own_models:linear", "depth": 3, "width": 4},
+            "Model 'own_models:linear' does not take `width`, `depth`. "
+            "It takes: num_classes, bias.",
+        ),
+        (
+            {"name": "own_models:needs_depth"},
+            "Cannot call model 'own_models:needs_depth': missing a required argument: 'depth'. "
+            "Pass it as an option.",
+        ),
+        (
+            {"name": "own_models:wrong"},
+            "Model 'own_models:wrong' must return an nn.Module, got str.",
+        ),
+    ],
+)
+def test_own_factory_mistakes_are_explained(arguments, expected):
+    assert message(**arguments) == expected
+
+
+def test_docstring_example_runs():
+    result = doctest.testmod(biprune.models)
+    assert result.attempted > 0
+    assert result.failed == 0
