@@ -131,7 +131,7 @@ def fit(
     if not run.history and 0 in keep_epochs:
         run.states[0] = copy_state(model.state_dict())
 
-    passes = _Passes(model, setup)
+    passes = Passes(model, setup)
     with forked_rng(setup.batches, device_of(model)):
         for epoch in range(len(run.history), epochs):
             seed_all(derive_seed(setup.seed, epoch), setup.batches)
@@ -161,7 +161,7 @@ def fit(
     return run
 
 
-class _Passes:
+class Passes:
     """Forward and backward of one batch under the setup's options, counted."""
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
@@ -173,6 +173,7 @@ class _Passes:
         self._count = 0
 
     def __call__(self, batch: Batch, /) -> Tensor:
+        """As `Backward`: the gradients are left in the model."""
         self._model.zero_grad(set_to_none=True)
         # bfloat16 has float32's range, so that no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():

@@ -46,10 +46,10 @@ def prune(
 
     `model` is a `TrainResult`, whose earlier states methods may rewind to, or any module. `method`
     is a name, with its settings as keywords, or an object such as `BiP(gamma=0.5)`; `epochs` scales
-    whatever it counts in epochs. `structure` is "weight", "filter" or "channel"; `scope` ranks its
-    units over the whole model ("global") or prunes the same fraction of every layer ("layer").
-    `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
-    one unit unless `allow_empty`. The rest is as in `train`.
+    whatever it counts in epochs, but for what the settings fix. `structure` is "weight", "filter"
+    or "channel"; `scope` ranks its units over the whole model ("global") or prunes the same
+    fraction of every layer ("layer"). `include` and `exclude` are shell-style patterns of parameter
+    names. Every layer keeps at least one unit unless `allow_empty`. The rest is as in `train`.
 
     >>> import biprune
     >>> data = biprune.load_data("digits", seed=0)
@@ -59,9 +59,7 @@ def prune(
     True
     """
     check_sparsity(sparsity)
-    chosen = get_method(method, **settings)
-    if epochs is not None:
-        chosen = chosen.scaled(epochs)
+    chosen = get_method(method, settings, epochs)
     batches, evaluate, validate = open_data(data, evaluate, validate)
     setup = Setup(
         batches=batches,

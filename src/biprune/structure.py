@@ -6,7 +6,7 @@ slice of a convolution along its output or input dimension.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -130,7 +130,7 @@ def prunable(
             f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
             f"`include` (={include!r}) and `exclude` (={exclude!r})."
         )
-    _refuse_parametrized(model, excluded=exclude)
+    _refuse_parametrized(model, include, exclude)
     return chosen
 
 
@@ -155,30 +155,39 @@ def _norm_ids(model: nn.Module) -> set[int]:
     return {id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters()}
 
 
-def _matching(names: dict[str, nn.Parameter], patterns: Patterns, argument: str) -> set[str]:
-    """Names that match a pattern, where `layer1.*` and `layer1` both cover the whole of layer1."""
-    matched: set[str] = set()
-    for pattern in [patterns] if isinstance(patterns, str) else patterns or ():
-        hits = {n for n in names if fnmatchcase(n, pattern) or fnmatchcase(n, f"{pattern}.*")}
+def _as_list(patterns: Patterns) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns or ())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern covers a name; both `layer1.*` and `layer1` cover the whole of layer1."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def _matching(names: Iterable[str], patterns: Patterns, argument: str) -> set[str]:
+    """Names that match one of the patterns, each of which must match something."""
+    names, matched = list(names), set()
+    for pattern in _as_list(patterns):
+        hits = {name for name in names if _matches(name, pattern)}
         if not hits:
             raise ValueError(
                 f"`{argument}` has the pattern {pattern!r}, which matches no parameter. "
-                f"Names look like {', '.join(list(names)[:3])}."
+                f"Names look like {', '.join(names[:3])}."
             )
         matched |= hits
     return matched
 
 
-def _refuse_parametrized(model: nn.Module, excluded: Patterns) -> None:
+def _refuse_parametrized(model: nn.Module, include: Patterns, exclude: Patterns) -> None:
     """A weight that is computed from other tensors cannot hold z: name it and say what to do."""
-    patterns = [excluded] if isinstance(excluded, str) else list(excluded or ())
     for name, module in model.named_modules():
         if not isinstance(module, (_ConvNd, nn.Linear)) or "weight" in module._parameters:
             continue
-        if any(fnmatchcase(name, p) or fnmatchcase(f"{name}.weight", p) for p in patterns):
-            continue
-        raise ValueError(
-            f"The weight of {name!r} is already parametrized or pruned by another tool. Remove "
-            "that first (torch.nn.utils.parametrize.remove_parametrizations, or "
-            "torch.nn.utils.prune.remove), or leave the layer out with `exclude`."
-        )
+        weight = f"{name}.weight"
+        is_meant = include is None or any(_matches(weight, p) for p in _as_list(include))
+        if is_meant and not any(_matches(weight, p) for p in _as_list(exclude)):
+            raise ValueError(
+                f"The weight of {name!r} is already parametrized or pruned by another tool. "
+                "Remove that first (torch.nn.utils.parametrize.remove_parametrizations, or "
+                "torch.nn.utils.prune.remove), or leave the layer out with `exclude`."
+            )

@@ -67,7 +67,8 @@ def write(root, layout, *, packed=False):
 
 
 def pixels_of(batches, transform):
-    """The bytes behind normalised batches, and the labels."""
+    """The bytes behind normalised batches, and the labels, in one iteration."""
+    batches = list(batches)
     x = torch.cat([x for x, _ in batches])
     mean, std = (torch.tensor(v)[:, None, None] for v in (transform.mean, transform.std))
     return ((x * std + mean) * 255).round().to(torch.uint8), torch.cat([y for _, y in batches])
@@ -205,7 +206,7 @@ def server(tmp_path):
             pass
 
     httpd = ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(served)))
-    thread = Thread(target=httpd.serve_forever)
+    thread = Thread(target=httpd.serve_forever, args=(0.02,))
     thread.start()
     yield served, f"http://127.0.0.1:{httpd.server_port}/"
     httpd.shutdown()

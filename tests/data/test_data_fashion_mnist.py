@@ -1,4 +1,5 @@
 import gzip
+import hashlib
 import struct
 from functools import partial
 
@@ -6,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from biprune.data import load_data
+from biprune.data import fashion_mnist, load_data
 
 load_fashion = partial(load_data, "fashion_mnist", verify=False)
 
@@ -61,6 +62,19 @@ def test_missing(tmp_path, contents):
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()
     with pytest.raises(ValueError, match=r"t10k-labels-idx1-ubyte.gz is missing.*`download=True`"):
         load_fashion(root=tmp_path)
+
+
+def test_download(tmp_path, contents, monkeypatch):
+    served, root = tmp_path / "served", tmp_path / "root"
+    served.mkdir()
+    write(served, contents, packed=True)
+    for path in served.iterdir():
+        digest = hashlib.md5(path.read_bytes()).hexdigest()
+        monkeypatch.setitem(fashion_mnist.MD5, path.name, digest)
+    monkeypatch.setattr(fashion_mnist, "URL", f"{served.as_uri()}/")
+    data = load_data("fashion_mnist", root=root, download=True)
+    assert sorted(path.name for path in root.iterdir()) == sorted(fashion_mnist.MD5)
+    assert len(next(iter(data.test))[1]) == 20
 
 
 @pytest.mark.parametrize(

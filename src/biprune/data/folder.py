@@ -42,6 +42,11 @@ def load_folder(request: Request) -> Source:
         test = images(*read_class_folders(_test_folder(root), classes))
     else:
         stay, cut = stratified_cut(labels, TEST_FRACTION, seed=request.seed)
+        if len(cut) == 0:
+            raise ValueError(
+                f"{root} has {len(labels)} images, too few to cut 20 % of them for the test. "
+                "Add images, or a train and a test folder."
+            )
         train = images(tuple(paths[i] for i in stay.tolist()), labels[stay])
         test = images(tuple(paths[i] for i in cut.tolist()), labels[cut])
     return Source(train, test, len(classes), 3, size)

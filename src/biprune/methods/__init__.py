@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import fields
+from collections.abc import Mapping
+from dataclasses import fields, replace
 from difflib import get_close_matches
+from typing import Any
 
 from biprune.methods.base import Method
 from biprune.methods.bip import BiP
@@ -19,15 +21,20 @@ METHODS: dict[str, type[Method]] = {
 }
 
 
-def get_method(method: str | Method, **settings: object) -> Method:
-    """A method by name with these settings, or the object itself."""
+def get_method(
+    method: str | Method, settings: Mapping[str, Any], epochs: int | None = None
+) -> Method:
+    """A method by name with these settings, or the object itself, over `epochs`.
+
+    `epochs` scales whatever the method counts in epochs, except what `settings` fix.
+    """
     if isinstance(method, Method):
         if settings:
             raise TypeError(
                 f"Settings {sorted(settings)} go into the method object: "
                 f"{type(method).__name__}({', '.join(f'{name}=...' for name in settings)})."
             )
-        return method
+        return method if epochs is None else method.scaled(epochs)
     if method not in METHODS:
         close = get_close_matches(str(method), METHODS, n=1, cutoff=0.0)
         raise ValueError(
@@ -39,4 +46,5 @@ def get_method(method: str | Method, **settings: object) -> Method:
             f"The method {method!r} has no setting {', '.join(map(repr, unknown))}. "
             f"Settings: {', '.join(known) or 'none'}."
         )
-    return METHODS[method](**settings)
+    default = METHODS[method]()
+    return replace(default if epochs is None else default.scaled(epochs), **settings)

@@ -1,0 +1,95 @@
+"""The typer app, and the boundary where exceptions become one line and an exit code."""
+
+from __future__ import annotations
+
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, NoReturn
+
+import typer
+from typer.main import get_command
+
+from biprune.cli import demo, inspect, prune, train
+from biprune.cli import list as listing
+
+USER_ERROR = 2
+PACKAGE = Path(__file__).parents[1]
+
+app = typer.Typer(
+    rich_markup_mode="rich",
+    add_completion=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="""[bold]Examples[/]
+$ biprune demo
+$ biprune train resnet20 digits --epochs 30 --out runs/dense
+$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
+$ biprune inspect runs/bip90
+
+`biprune COMMAND --help` explains a command.""",
+)
+for name, command, examples in (
+    ("demo", demo.demo_command, demo.EXAMPLES),
+    ("train", train.train_command, train.EXAMPLES),
+    ("prune", prune.prune_command, prune.EXAMPLES),
+    ("inspect", inspect.inspect_command, inspect.EXAMPLES),
+    ("list", listing.list_command, listing.EXAMPLES),
+):
+    app.command(name, epilog=f"[bold]Examples[/]\n{examples}")(command)
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from biprune import __version__
+
+        typer.echo(f"biprune {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Prune PyTorch models by bi-level optimization: exact sparsity, in one run."""
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0 done, 2 a user's mistake, 130 Ctrl-C, 1 a bug."""
+    given = sys.argv[1:] if arguments is None else arguments
+    try:
+        code = get_command(app).main(
+            given or ["--help"], prog_name="biprune", standalone_mode=False
+        )
+    except typer.TyperException as error:
+        code = _report(error, _usage_message(error))
+    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+        if isinstance(error, TypeError) and not _raised_by_us(error):
+            raise
+        code = _report(error, str(error))
+    sys.exit(code or 0)
+
+
+def _report(error: Exception, message: str) -> int:
+    if os.environ.get("BIPRUNE_DEBUG") == "1":
+        traceback.print_exception(error)
+    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+    return USER_ERROR
+
+
+def _usage_message(error: typer.TyperException) -> str:
+    message = error.format_message().rstrip(".")
+    context = getattr(error, "ctx", None)
+    return f"{message}. See `{context.command_path} --help`." if context else f"{message}."
+
+
+def _raised_by_us(error: TypeError) -> bool:
+    """Whether a check of ours complains; another's is a bug, such as one in the user's model."""
+    *_, innermost = traceback.walk_tb(error.__traceback__)
+    return PACKAGE in Path(innermost[0].f_code.co_filename).parents

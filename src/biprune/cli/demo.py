@@ -1,0 +1,136 @@
+"""`biprune demo`: the main job on data that comes with scikit-learn."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from biprune.cli import options
+from biprune.cli.outputs import refuse_finished, resumable
+from biprune.cli.progress import show_progress
+from biprune.cli.summary import percent
+from biprune.cli.tables import print_json, print_lines, print_table, print_text
+
+if TYPE_CHECKING:
+    from biprune import Dataset, Ticket, TrainResult
+
+EXAMPLES = """\
+$ biprune demo
+$ biprune demo --seed 1 --out biprune-demo-1"""
+
+METHODS = ("bip", "omp", "random")
+SPARSITIES = (0.9, 0.97)
+SAVED = ("bip", 0.9)
+
+Row = dict[str, Any]
+
+
+def demo_command(
+    out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("biprune-demo"),
+    epochs: Annotated[
+        int, typer.Option(help="Epochs of each run, even; BiP takes half of them.", min=2)
+    ] = 30,
+    seed: options.Seed = 0,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
+    from biprune import create_model, load_data, save_dense, train
+    from biprune.checkpoint import writable_folder
+
+    if epochs % 2:
+        raise ValueError(f"`--epochs` must be even, since BiP takes half of them, got {epochs}.")
+    dense_folder, ticket_folder = out / "dense", out / "bip-90"
+    for folder in (dense_folder, ticket_folder):
+        refuse_finished(folder, force=force)
+    writable_folder(out)
+    data = load_data("digits", seed=seed)
+    model = create_model("resnet8", in_channels=data.in_channels, seed=seed)
+    with resumable(out) as checkpoints:
+        with show_progress("dense") as report:
+            checkpoint = checkpoints / "dense"
+            dense = train(
+                model, data, epochs=epochs, seed=seed, checkpoint=checkpoint, progress=report
+            )
+        tickets = _prune_all(dense, data, epochs, seed, checkpoints)
+        save_dense(dense, dense_folder, data=data.options)
+        tickets[SAVED].save(ticket_folder)
+
+    rows = [_row(dense, "dense", tickets[SAVED].masks.total, 0.0)]
+    rows += [_row(t, t.method, t.masks.kept, t.masks.sparsity) for t in tickets.values()]
+    if as_json:
+        folders = {"dense": str(dense_folder), "ticket": str(ticket_folder)}
+        print_json({"seed": seed, "epochs": epochs, "runs": rows, **folders})
+    else:
+        _print_report(
+            rows, sum(len(labels) for _, labels in data.test), dense_folder, ticket_folder
+        )
+
+
+def _prune_all(
+    dense: TrainResult, data: Dataset, epochs: int, seed: int, checkpoints: Path
+) -> dict[tuple[str, float], Ticket]:
+    """Every method at every sparsity, with the same number of passes."""
+    from biprune import prune
+
+    tickets: dict[tuple[str, float], Ticket] = {}
+    for sparsity in SPARSITIES:
+        for method in METHODS:
+            with show_progress(f"{method} {sparsity:.0%}") as report:
+                tickets[method, sparsity] = prune(
+                    dense,
+                    data,
+                    method,
+                    sparsity=sparsity,
+                    # An iteration of BiP is a pass for the weights and one for the mask.
+                    epochs=epochs // 2 if method == "bip" else epochs,
+                    seed=seed,
+                    checkpoint=checkpoints / f"{method}-{sparsity:g}",
+                    progress=report,
+                )
+    return tickets
+
+
+def _row(result: TrainResult | Ticket, method: str, kept: int, sparsity: float) -> Row:
+    return {
+        "method": method,
+        "sparsity": sparsity,
+        "accuracy": result.accuracy,
+        "kept": kept,
+        "passes": result.cost.forward_passes,
+        "seconds": result.cost.seconds,
+    }
+
+
+def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> None:
+    numeric = ("sparsity", "test accuracy", "to dense", "kept weights", "passes", "seconds")
+    print_table(
+        ("method", *numeric),
+        [
+            (
+                row["method"],
+                f"{row['sparsity']:.0%}",
+                percent(row["accuracy"]),
+                "" if row is rows[0] else f"{row['accuracy'] - rows[0]['accuracy']:+.2f}",
+                f"{row['kept']:,}",
+                f"{row['passes']:,}",
+                f"{row['seconds']:.1f}",
+            )
+            for row in rows
+        ],
+        numeric=numeric,
+    )
+    print_text(
+        "All runs have equal passes: an iteration of BiP is two, one for the weights and one for "
+        "the mask, so it runs half the epochs. One seed, and one of the "
+        f"{num_test} test images is {100 / num_test:.2f} %: small differences mean nothing."
+    )
+    print_lines(
+        "",
+        f"The dense run is in {dense}, BiP's ticket at {SAVED[1]:.0%} in {ticket}. Next:",
+        f"  biprune inspect {ticket}",
+        f"  biprune prune {dense} --sparsity 0.95 --epochs 15 --out runs/bip95",
+        f"  python -c 'import biprune; print(biprune.load_ticket(\"{ticket}\").masks)'",
+    )

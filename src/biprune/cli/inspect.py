@@ -1,0 +1,108 @@
+"""`biprune inspect`: what is in a saved folder, without building its model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+from rich.progress_bar import ProgressBar
+
+from biprune.cli import options
+from biprune.cli.summary import Metadata, dense_facts, ticket_facts
+from biprune.cli.tables import print_facts, print_json, print_lines, print_table
+
+if TYPE_CHECKING:
+    from biprune import Masks
+
+EXAMPLES = """\
+$ biprune inspect runs/bip90
+$ biprune inspect runs/dense --json"""
+
+BAR_WIDTH = 12
+
+
+def inspect_command(
+    folder: Annotated[
+        Path, typer.Argument(metavar="FOLDER", help="What `train` or `prune` wrote.")
+    ],
+    as_json: options.AsJson = False,
+) -> None:
+    """Show what a saved ticket or dense run is, what it reached and what it cost."""
+    from biprune.deploy.artifact import read_artifact, read_metadata, under
+
+    kind = read_metadata(folder)["format"].removeprefix("biprune ")
+    metadata, tensors = read_artifact(folder, kind)
+    try:
+        if kind == "dense":
+            facts, masks = dense_facts(metadata), None
+        else:
+            masks = _masks(metadata, under("mask", tensors))
+            facts = ticket_facts(metadata, masks)
+    except (KeyError, TypeError) as error:
+        raise ValueError(f"The {kind} in {str(folder)!r} is incomplete: {error}.") from None
+    if as_json:
+        print_json(metadata if masks is None else {**metadata, "masks": _mask_document(masks)})
+        return
+    print_facts(facts)
+    if masks is not None:
+        _print_layers(masks)
+    _print_history(metadata["history"])
+
+
+def _masks(metadata: Metadata, tensors: dict[str, Any]) -> Masks:
+    from biprune import Masks
+    from biprune.structure import get_structure
+
+    # The file does not keep the model's order; names with their numbers in order come close.
+    ordered = {name: tensors[name] for name in sorted(tensors, key=_natural)}
+    return Masks(ordered, get_structure(metadata["structure"], metadata["scope"]))
+
+
+def _natural(name: str) -> list[tuple[bool, int, str]]:
+    parts = re.split(r"(\d+)", name)
+    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
+
+
+def _mask_document(masks: Masks) -> dict[str, Any]:
+    layers = masks.per_layer().items()
+    return {
+        "kept": masks.kept,
+        "total": masks.total,
+        "sparsity": masks.sparsity,
+        "weight_sparsity": masks.weight_sparsity,
+        "layers": {name: {"kept": count.kept, "total": count.total} for name, count in layers},
+    }
+
+
+def _print_layers(masks: Masks) -> None:
+    rows = [
+        (
+            name,
+            f"{count.kept:,}",
+            f"{count.total:,}",
+            f"{count.sparsity:.4f}",
+            ProgressBar(total=1.0, completed=count.sparsity, width=BAR_WIDTH),
+        )
+        for name, count in masks.per_layer().items()
+    ]
+    headers = ("layer", "kept", "total", "sparsity", "")
+    print_table(headers, rows, numeric=("kept", "total", "sparsity"))
+
+
+def _print_history(history: Sequence[Metadata]) -> None:
+    """First and last value of what each stage recorded, and the notes between stages."""
+    epochs = [record for record in history if "epoch" in record]
+    rows = []
+    for stage in dict.fromkeys(record["stage"] for record in epochs):
+        records = [record for record in epochs if record["stage"] == stage]
+        for title, key in (("loss", "loss"), ("validation, %", "accuracy"), ("mask IoU", "iou")):
+            if key in records[0]:
+                first, last = (f"{record[key]:.4f}" for record in (records[0], records[-1]))
+                rows.append((stage, title, first, last, str(records[-1]["epoch"])))
+    if rows:
+        headers = ("stage", "history", "first", "last", "epochs")
+        print_table(headers, rows, numeric=headers[2:])
+    print_lines(*(f"note: {record['note']}" for record in history if "note" in record))

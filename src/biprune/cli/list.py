@@ -1,0 +1,90 @@
+"""`biprune list`: what the library knows by name."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import typer
+
+from biprune.cli import options
+from biprune.cli.tables import print_json, print_table
+
+EXAMPLES = """\
+$ biprune list
+$ biprune list methods
+$ biprune list methods --json"""
+
+Entries = dict[str, dict[str, Any]]
+
+
+def list_command(
+    kind: Annotated[
+        str | None,
+        typer.Argument(
+            metavar="KIND", help="methods, models, data or structures.", show_default="all"
+        ),
+    ] = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """List methods, models, data and structures by the names that other commands take."""
+    found = {"methods": _methods, "models": _models, "data": _data, "structures": _structures}
+    if kind is not None and kind not in found:
+        raise ValueError(f"Unknown kind {kind!r}. Kinds: {', '.join(found)}.")
+    entries = {name: find() for name, find in found.items() if kind in (None, name)}
+    if as_json:
+        print_json(entries)
+        return
+    for name, rows in entries.items():
+        # Settings are for programs: there are too many for a row.
+        headers = [h for h in next(iter(rows.values())) if h != "settings"]
+        print_table(
+            ["name", *headers],
+            [[key, *(_shown(row[header]) for header in headers)] for key, row in rows.items()],
+            title=name,
+        )
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return str(value)
+
+
+def _methods() -> Entries:
+    from biprune import METHODS
+
+    return {
+        name: {
+            "summary": method.summary,
+            "start": method.starts_from,
+            "retrains": method.retrains,
+            "citation": method.citation,
+            "settings": method().settings,
+        }
+        for name, method in METHODS.items()
+    }
+
+
+def _models() -> Entries:
+    from biprune import MODELS
+
+    return {name: {"description": entry.description} for name, entry in MODELS.items()}
+
+
+def _data() -> Entries:
+    from biprune import DATASETS
+
+    return {
+        name: {"description": entry.description, "files": entry.files}
+        for name, entry in DATASETS.items()
+    }
+
+
+def _structures() -> Entries:
+    from biprune import STRUCTURES
+
+    units = {None: "one weight", 0: "an output filter", 1: "an input channel"}
+    return {
+        name: {"unit": units[structure.dim], "scope": structure.scope}
+        for name, structure in STRUCTURES.items()
+    }

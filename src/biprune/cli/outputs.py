@@ -1,0 +1,47 @@
+"""Where a command writes: refused if taken, resumable while it runs, tidy when it is done."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+
+def output_folder(out: Path, *, force: bool) -> Path:
+    """Create `out`, unless files cannot be written there or a finished result is in it."""
+    from biprune.checkpoint import writable_folder
+
+    refuse_finished(out, force=force)
+    return writable_folder(out)
+
+
+def refuse_finished(folder: Path, *, force: bool) -> None:
+    """Protect a finished result from being replaced without `--force`."""
+    from biprune.deploy.artifact import METADATA_FILE
+
+    if (folder / METADATA_FILE).exists() and not force:
+        raise ValueError(
+            f"{str(folder)!r} already holds a finished result. Choose another --out, or pass "
+            "--force to replace it."
+        )
+
+
+@contextmanager
+def resumable(folder: Path) -> Iterator[Path]:
+    """The folder for checkpoints of a run into `folder`; gone once the result is saved.
+
+    Ctrl-C leaves it, and says how to go on.
+    """
+    checkpoints = folder / "checkpoints"
+    try:
+        yield checkpoints
+    except KeyboardInterrupt:
+        if any(checkpoints.rglob("*.checkpoint")):
+            advice = f"Run the same command again to go on from {checkpoints}."
+        else:
+            advice = "No epoch was finished, so there is nothing to go on from."
+        print(f"interrupted. {advice}", file=sys.stderr)
+        raise
+    shutil.rmtree(checkpoints, ignore_errors=True)

@@ -1,0 +1,137 @@
+"""`biprune prune`: a ticket from a dense run."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from biprune.cli import options
+from biprune.cli.outputs import output_folder, resumable
+from biprune.cli.progress import show_progress
+from biprune.cli.settings import build_method
+from biprune.cli.summary import percent, ticket_facts
+from biprune.cli.tables import print_facts, print_json, print_lines
+
+EXAMPLES = """\
+$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
+$ biprune prune runs/dense --method omp --sparsity 0.9 --out runs/omp90
+$ biprune prune runs/dense --sparsity 0.5 --structure filter --out runs/f50
+$ biprune prune runs/dense --sparsity 0.9 --set gamma=0.5 --set lr=0.1 \\
+    --exclude head --out runs/bip90-tuned
+$ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
+Run the same command again after a kill: it goes on where it was."""
+
+
+def prune_command(
+    dense: Annotated[
+        Path, typer.Argument(metavar="DENSE", help="A folder written by `biprune train`.")
+    ],
+    sparsity: Annotated[
+        float, typer.Option(help="Fraction of units to remove, in [0, 1).", show_default=False)
+    ],
+    out: options.Out,
+    method: Annotated[str, typer.Option(help="A name of `biprune list methods`.")] = "bip",
+    structure: Annotated[str, typer.Option(help="A name of `biprune list structures`.")] = "weight",
+    scope: Annotated[
+        options.Scope | None,
+        typer.Option(help="Rank units together or in each layer.", show_default="the structure's"),
+    ] = None,
+    epochs: Annotated[
+        int | None, typer.Option(help="Length of the run.", show_default="the method's")
+    ] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
+    ] = None,
+    include: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Prune only these parameters; repeatable."),
+    ] = None,
+    exclude: Annotated[
+        list[str] | None,
+        typer.Option(metavar="PATTERN", help="Leave these parameters dense; repeatable."),
+    ] = None,
+    allow_empty: Annotated[
+        bool, typer.Option("--allow-empty", help="Let a layer lose all its units.")
+    ] = False,
+    seed: options.Seed = 0,
+    model: Annotated[
+        str | None,
+        typer.Option(help="package.module:factory, for a dense run of your own model."),
+    ] = None,
+    model_option: options.ModelOptions = None,
+    root: options.Root = None,
+    download: options.Download = False,
+    autocast: options.Autocast = False,
+    compile: options.Compile = False,
+    channels_last: options.ChannelsLast = True,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
+    from biprune import load_data, load_dense, prune
+    from biprune.cli.models import build_model
+    from biprune.deploy.artifact import read_artifact, read_metadata
+    from biprune.selection import check_sparsity
+    from biprune.structure import get_structure
+
+    check_sparsity(sparsity)
+    get_structure(structure, scope)
+    chosen = build_method(method, settings, epochs)
+    own_options = options.model_options(model_option)
+    if own_options and model is None:
+        raise ValueError("`--model-option` goes with `--model`; saved models know their options.")
+    source, _ = read_artifact(dense, "dense")
+    if dense.resolve() == out.resolve():
+        raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
+    folder = output_folder(out, force=force)
+    dataset = load_data(**_data_options(source, dense, root), download=download)
+    own = None if model is None else build_model(model, dataset, own_options)
+    start = load_dense(dense, own)
+    with resumable(folder) as checkpoints:
+        with show_progress(method) as report:
+            ticket = prune(
+                start,
+                dataset,
+                chosen,
+                sparsity=sparsity,
+                structure=structure,
+                scope=scope,
+                seed=seed,
+                include=include,
+                exclude=exclude,
+                allow_empty=allow_empty,
+                channels_last=channels_last,
+                autocast=autocast,
+                compile=compile,
+                checkpoint=checkpoints,
+                progress=report,
+            )
+        ticket.save(folder)
+
+    metadata = read_metadata(folder)
+    if as_json:
+        print_json(metadata)
+        return
+    facts = ticket_facts(metadata, ticket.masks)
+    facts["test accuracy"] += f", dense {percent(start.accuracy)}"
+    print_facts({**facts, "saved in": str(folder)})
+    print_lines("", f"Next: biprune inspect {folder}")
+
+
+def _data_options(source: Mapping[str, Any], dense: Path, root: Path | None) -> dict[str, Any]:
+    """How to load the dense run's data again, from files that may have moved to `root`."""
+    if source.get("data") is None:
+        raise ValueError(
+            f"{str(dense)!r} does not say which data it was trained on. Prune it from Python, "
+            "with `biprune.load_dense` and `biprune.prune`."
+        )
+    data = dict(source["data"])
+    if root is None:
+        return data
+    if data["name"].startswith("folder:"):
+        return {**data, "name": f"folder:{root}"}
+    return {**data, "root": str(root)}

@@ -1,0 +1,65 @@
+"""What commands print on stdout: tables for people, one JSON document for programs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+
+from rich import box
+from rich.console import Console, RenderableType
+from rich.table import Table
+
+Cell = RenderableType
+
+
+def print_json(document: Mapping[str, object]) -> None:
+    """The whole of stdout under `--json`."""
+    print(json.dumps(document, indent=1))
+
+
+def print_facts(facts: Mapping[str, str]) -> None:
+    """Names and values, a pair a line."""
+    grid = Table.grid(padding=(0, 2))
+    grid.add_column(style="dim", no_wrap=True)
+    grid.add_column(overflow="fold")
+    for name, value in facts.items():
+        grid.add_row(name, value)
+    _console().print(grid)
+
+
+def print_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    title: str | None = None,
+    numeric: Sequence[str] = (),
+) -> None:
+    """A table whose `numeric` columns are aligned to the right."""
+    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    for header in headers:
+        is_number = header in numeric
+        table.add_column(
+            header,
+            justify="right" if is_number else "left",
+            no_wrap=is_number,
+            overflow="fold",
+        )
+    for row in rows:
+        table.add_row(*row)
+    _console().print(table)
+
+
+def print_text(text: str) -> None:
+    """A paragraph, wrapped between words; a line break in `text` stays."""
+    _console().print(text)
+
+
+def print_lines(*lines: str) -> None:
+    """Lines to copy, such as commands: never wrapped."""
+    for line in lines:
+        _console().print(line, soft_wrap=True)
+
+
+def _console() -> Console:
+    # Paths and names are the user's: square brackets in them are no markup.
+    return Console(markup=False, highlight=False, emoji=False)

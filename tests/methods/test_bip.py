@@ -1,0 +1,386 @@
+from __future__ import annotations
+
+import copy
+import itertools
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+from biprune.batches import classification_loss
+from biprune.loop import Setup
+from biprune.methods.base import Start, Target
+from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.methods.bip import BiP, BiPAlgorithm
+from biprune.structure import get_structure
+from oracles import ReferenceBiP, central_difference
+
+
+def linear_problem(theta: list[float], inputs: list[float]) -> tuple[nn.Module, Tensor]:
+    """A model of one weight vector w with loss c.w, so that g is c whatever w is."""
+    model = nn.Linear(len(theta), 1, bias=False).double()
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([theta], dtype=torch.float64))
+    return model, torch.tensor([inputs], dtype=torch.float64)
+
+
+def backward(model: nn.Module, inputs: Tensor) -> None:
+    model.zero_grad()
+    model(inputs).sum().backward()
+
+
+def test_one_iteration_by_hand() -> None:
+    model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
+    opt = BiLevelOptimizer(
+        model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0
+    )
+    assert model.weight.tolist() == [[3.0, 0.0, 2.0]]
+    backward(model, c)
+    opt.lower_step()
+    # Kept weights move by -0.5 c; the pruned one has no gradient.
+    assert opt.theta["weight"].tolist() == [[2.5, -1.0, 2.5]]
+    assert model.weight.tolist() == [[2.5, 0.0, 2.5]]
+    backward(model, c)
+    opt.upper_step()
+    # Scores (3, 1, 2) less (theta - m c / 2) c = ((2.5 - .5) 1, -1 * 2, (2.5 + .5) * -1).
+    assert opt.scores["weight"].tolist() == [[1.0, 3.0, 5.0]]
+    assert opt.theta["weight"].tolist() == [[2.5, -1.0, 2.5]]
+    assert model.weight.tolist() == [[0.0, -1.0, 2.5]]
+
+
+@pytest.mark.parametrize("gamma", [0.5, 1.0, 3.0])
+def test_upper_gradient_is_exact_for_a_linear_loss(gamma: float) -> None:
+    """l(z) = c.z: theta*(m) = -m c / gamma, so dl/dm = -(2 / gamma) m c^2."""
+    c = torch.tensor([[0.7, -1.3, 2.0, 0.4]], dtype=torch.float64)
+    mask = torch.tensor([[1.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
+    solution = -(mask * c) / gamma
+    model, inputs = linear_problem(solution[0].tolist(), c[0].tolist())
+    opt = BiLevelOptimizer(model, 0.25, gamma=gamma)
+    assert opt.masks["weight"].double().equal(mask)
+    backward(model, inputs)
+    (gradient,) = opt._masked.gradients().values()
+    upper = opt.upper_gradient("weight", gradient)
+    assert torch.allclose(upper, -(2 / gamma) * mask * c**2, rtol=1e-15, atol=0)
+
+    def composed(m: Tensor) -> Tensor:
+        return (c * (m * (-(m * c) / gamma))).sum()
+
+    assert torch.allclose(upper, central_difference(composed, mask, 1e-5), atol=1e-9)
+
+
+def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
+    """The formula drops the Hessian; on logistic regression its direction still holds."""
+    generator = torch.Generator().manual_seed(0)
+    inputs = torch.randn(40, 6, generator=generator, dtype=torch.float64)
+    signs = torch.randn(40, generator=generator, dtype=torch.float64).sign()
+    gamma = 1.0
+
+    def loss(z: Tensor) -> Tensor:
+        return nn.functional.softplus(-signs * (inputs @ z)).mean()
+
+    def solve(m: Tensor) -> Tensor:
+        theta = torch.zeros(6, dtype=torch.float64)
+        for _ in range(300):
+            z = (m * theta).requires_grad_()
+            (g,) = torch.autograd.grad(loss(z), z)
+            theta = theta - 0.5 * (m * g + gamma * theta)
+        return theta
+
+    mask = torch.tensor([1.0, 1, 1, 0, 1, 1], dtype=torch.float64)
+    truth = central_difference(lambda m: loss(m * solve(m)), mask, 1e-5)
+    theta = solve(mask)
+    model = nn.Linear(6, 1, bias=False).double()
+    opt = BiLevelOptimizer(model, 1 / 6, gamma=gamma)
+    opt.theta["weight"].copy_(theta[None])
+    opt._masked.set_masks(type(opt.masks)({"weight": mask[None].bool()}, get_structure("weight")))
+    z = (mask * theta).requires_grad_()
+    (g,) = torch.autograd.grad(loss(z), z)
+    estimate = opt.upper_gradient("weight", g[None])[0]
+    assert torch.cosine_similarity(estimate, truth, dim=0) > 0.95
+
+
+def test_gamma_to_infinity_is_the_direct_gradient() -> None:
+    model, c = linear_problem([1.0, -2.0, 3.0, 4.0], [0.3, 0.5, -0.7, 1.1])
+    far = BiLevelOptimizer(copy.deepcopy(model), 0.5, gamma=1e300)
+    direct = BiLevelOptimizer(copy.deepcopy(model), 0.5, implicit_gradient=False)
+    for opt in (far, direct):
+        backward(opt.model, c)
+        opt.upper_step()
+    assert torch.equal(far.scores["weight"], direct.scores["weight"])
+    assert direct.implicit_ratio() == 0.0
+
+
+def test_implicit_ratio_by_hand() -> None:
+    model, c = linear_problem([2.0, 0.5], [3.0, 4.0])
+    opt = BiLevelOptimizer(model, 0.5, gamma=2.0)
+    backward(model, c)
+    # Implicit m c c / gamma = (4.5, 0); direct theta c = (6, 2).
+    assert opt.implicit_ratio() == pytest.approx(4.5 / 40**0.5)
+
+
+@pytest.mark.parametrize("init", ["magnitude", "hydra", "random"])
+def test_theta_and_scores_never_share_storage(conv_net: nn.Module, init: str) -> None:
+    opt = BiLevelOptimizer(conv_net, 0.5, score_init=init)  # pyright: ignore[reportArgumentType]
+    for name, weight in opt._masked.weights.items():
+        pointers = {t.data_ptr() for t in (weight, opt.theta[name], opt.scores[name])}
+        assert len(pointers) == 3
+        theta = opt.theta[name].clone()
+        opt.scores[name].add_(1.0)
+        assert torch.equal(opt.theta[name], theta)
+
+
+def test_score_inits(conv_net: nn.Module) -> None:
+    theta = conv_net.get_parameter("conv2.weight").detach().clone()
+    bound = (6 / (6 * 9)) ** 0.5
+    hydra = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="hydra").scores
+    assert torch.allclose(hydra["conv2.weight"], bound * theta.abs() / theta.abs().max())
+    random = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
+    again = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
+    assert torch.equal(random["conv2.weight"], again["conv2.weight"])
+    assert 0 <= random["conv2.weight"].min() < random["conv2.weight"].max() <= bound
+
+
+@pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
+@pytest.mark.parametrize("lower_steps", [1, 2])
+def test_many_iterations_against_the_reference(
+    conv_net: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    structure: str,
+    lower_steps: int,
+) -> None:
+    """Masks equal and theta, scores and dense weights agree with Algorithm A1 spelt out."""
+    settings = {
+        "lr": 0.05,
+        "score_lr": 10.0,
+        "gamma": 0.7,
+        "momentum": 0.9,
+        "weight_decay": 1e-3,
+    }
+    model = conv_net.double()
+    for norm in ("norm1", "norm2"):  # at a bias of 0 the ReLU hides a pruned filter's gradient
+        nn.init.constant_(model.get_parameter(f"{norm}.bias"), 0.3)
+    target = Target(0.5, get_structure(structure))
+    reference = ReferenceBiP(
+        copy.deepcopy(model), list(target.weights(model)), 0.5, target.structure.dim, **settings
+    )
+    opt = BiLevelOptimizer(model, 0.5, structure, **settings)
+    stream = itertools.cycle([(images.double(), labels) for images, labels in batches])
+    first = opt.masks
+    for _ in range(6):
+        for _ in range(lower_steps):
+            batch = next(stream)
+            opt.zero_grad()
+            classification_loss(model, batch).backward()
+            opt.lower_step()
+            reference.lower(batch)
+        batch = next(stream)
+        opt.zero_grad()
+        classification_loss(model, batch).backward()
+        opt.upper_step()
+        reference.upper(batch)
+        for name, theta in opt.theta.items():
+            assert torch.equal(opt.masks[name].double(), reference.mask[name])
+            assert torch.allclose(theta, reference.theta[name], atol=1e-11)
+            assert torch.allclose(opt.scores[name], reference.scores[name], atol=1e-11)
+        for name, value in reference.dense.items():
+            assert torch.allclose(model.get_parameter(name), value, atol=1e-11)
+    assert first != opt.masks  # the run was long enough to move the mask
+
+
+def test_couple_gamma_decays_theta_by_gamma() -> None:
+    model, c = linear_problem([2.0, 1.0], [0.5, 0.0])
+    opt = BiLevelOptimizer(model, 0.5, lr=0.1, gamma=3.0, momentum=0.0, couple_gamma=True)
+    backward(model, c)
+    opt.lower_step()
+    # theta - 0.1 (m c + 3 theta), for the pruned weight too.
+    expected = torch.tensor([[2.0 - 0.1 * (0.5 + 6.0), 1.0 - 0.1 * 3.0]], dtype=torch.float64)
+    assert torch.allclose(opt.theta["weight"], expected)
+
+
+def test_relaxed_mask_and_clamped_scores() -> None:
+    model, c = linear_problem([2.0, 1.0], [1.0, 1.0])
+    opt = BiLevelOptimizer(model, 0.5, score_lr=1.0, implicit_mask="scores", clamp_scores=True)
+    backward(model, c)
+    opt.upper_step()
+    # Scores (2, 1) less (theta - scores * c) c = 0, then clamped to [0, 1].
+    assert opt.scores["weight"].tolist() == [[1.0, 1.0]]
+    assert opt.masks["weight"].tolist() == [[True, False]]
+
+
+@pytest.mark.parametrize("scale", [1024.0, torch.tensor(1024.0)])
+def test_a_loss_scale_is_removed_before_either_step(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], scale: float | Tensor
+) -> None:
+    plain = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
+    scaled = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
+    for batch in batches:
+        for step in ("lower_step", "upper_step"):
+            plain.zero_grad()
+            classification_loss(plain.model, batch).backward()
+            assert getattr(plain, step)()
+            scaled.zero_grad()
+            (classification_loss(scaled.model, batch) * scale).backward()
+            assert getattr(scaled, step)(loss_scale=scale)
+    # A power of two only moves exponents, so the two runs agree to the bit.
+    for name in plain.theta:
+        assert torch.equal(plain.theta[name], scaled.theta[name])
+        assert torch.equal(plain.scores[name], scaled.scores[name])
+    assert plain.masks == scaled.masks
+
+
+def test_an_overflow_under_a_loss_scale_skips_the_step() -> None:
+    model, c = linear_problem([2.0, 1.0], [1.0, 1.0])
+    opt = BiLevelOptimizer(model, 0.5)
+    for step in (opt.lower_step, opt.upper_step):
+        backward(model, c * torch.inf)
+        assert not step(loss_scale=8.0)
+    assert opt.theta["weight"].tolist() == [[2.0, 1.0]]
+    assert opt.scores["weight"].tolist() == [[2.0, 1.0]]
+
+
+def test_torch_schedulers_attach_to_both_levels(conv_net: nn.Module) -> None:
+    opt = biprune.BiPOptimizer(conv_net, sparsity=0.9)
+    lower = torch.optim.lr_scheduler.StepLR(opt.lower, step_size=1, gamma=0.5)
+    upper = torch.optim.lr_scheduler.CosineAnnealingLR(opt.upper, T_max=2)
+    conv_net(torch.zeros(2, 1, 8, 8)).sum().backward()
+    opt.lower_step()
+    opt.upper_step()
+    lower.step()
+    upper.step()
+    assert opt.lower.param_groups[0]["lr"] == pytest.approx(0.005)
+    assert opt.upper.param_groups[0]["lr"] == pytest.approx(0.05)
+
+
+def test_state_dict_carries_everything(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+) -> None:
+    def iterate(opt: BiLevelOptimizer, batch: tuple[Tensor, Tensor]) -> None:
+        for step in (opt.lower_step, opt.upper_step):
+            opt.zero_grad()
+            classification_loss(opt.model, batch).backward()
+            step()
+
+    first = biprune.BiPOptimizer(copy.deepcopy(conv_net), sparsity=0.8)
+    iterate(first, batches[0])
+    model = copy.deepcopy(conv_net)
+    second = biprune.BiPOptimizer(model, sparsity=0.1, score_init="random")
+    model.load_state_dict(first.model.state_dict())
+    second.load_state_dict(copy.deepcopy(first.state_dict()))
+    for opt in (first, second):
+        iterate(opt, batches[1])
+        iterate(opt, batches[2])
+    assert first.masks == second.masks
+    for name, value in first.model.state_dict().items():
+        assert torch.equal(value, second.model.state_dict()[name])
+    other = biprune.BiPOptimizer(nn.Linear(2, 2), sparsity=0.5)
+    with pytest.raises(ValueError, match="of other tensors than the model's prunable ones"):
+        other.load_state_dict(first.state_dict())
+
+
+def test_the_optimizer_ends_in_a_ticket(conv_net: nn.Module) -> None:
+    opt = biprune.BiPOptimizer(conv_net, sparsity=0.9, structure="filter")
+    ticket = opt.ticket()
+    assert ticket.model is conv_net
+    assert ticket.masks.sparsity == pytest.approx(1 - 2 / 18)
+    assert not ticket.model.training
+
+
+def scheme(name: str, lower_steps: int = 1) -> list[list[int]]:
+    method = BiP(batches=name, lower_steps=lower_steps)  # pyright: ignore[reportArgumentType]
+    model = nn.Linear(4, 2)
+    data = [0, 1, 2]
+    setup = Setup(data, classification_loss)
+    target = Target(0.5, get_structure("weight"))
+    algorithm = BiPAlgorithm(method, Start(model), setup, target)
+    return [list(group) for group in algorithm.groups(data, 3)]  # pyright: ignore
+
+
+def test_batch_schemes() -> None:
+    assert scheme("different") == [[0, 1], [2, 0], [1, 2]]
+    assert scheme("same") == [[0, 0], [1, 1], [2, 2]]
+    assert scheme("reverse") == [[0, 2], [1, 1], [2, 0]]
+    assert scheme("different", 2) == [[0, 1, 2]] * 3
+    assert scheme("same", 2) == [[0, 1, 1], [2, 0, 0], [1, 2, 2]]
+    assert scheme("reverse", 2) == [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
+
+
+@pytest.mark.parametrize("name", ["different", "same", "reverse"])
+def test_every_scheme_costs_two_passes_an_iteration(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], name: str
+) -> None:
+    ticket = biprune.prune(conv_net, batches, "bip", sparsity=0.5, epochs=3, batches=name)
+    assert ticket.cost.forward_passes == ticket.cost.backward_passes == 2 * 4 * 3
+
+
+def test_cubic_schedule_goes_from_dense_to_the_target(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+) -> None:
+    ticket = biprune.prune(
+        conv_net, batches, "bip", sparsity=0.9, epochs=4, sparsity_schedule="cubic", ramp=0.75
+    )
+    reached = [record["sparsity"] for record in ticket.history]
+    # After epochs 1, 2, 3 of 4: 0.9 (1 - (1 - t / 0.75)^3) at t = 1/4, 1/2, 3/4.
+    assert reached[:3] == pytest.approx(
+        [0.9 * (1 - (2 / 3) ** 3), 0.9 * (1 - 1 / 27), 0.9], abs=2e-3
+    )
+    assert reached[3] == reached[2]
+    late = biprune.prune(
+        conv_net, batches, "bip", sparsity=0.9, epochs=1, sparsity_schedule="cubic", ramp=1.0
+    )
+    assert late.masks.kept == round(0.1 * late.masks.total)
+
+
+def test_history_tells_how_the_mask_moved(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+) -> None:
+    ticket = biprune.prune(
+        conv_net, batches, "bip", sparsity=0.8, epochs=3, score_lr=1.0, validate=lambda model: 7.0
+    )
+    assert [record["epoch"] for record in ticket.history] == [1, 2, 3]
+    for record in ticket.history:
+        assert record["accuracy"] == 7.0
+        assert 0 < record["iou"] <= 1
+        assert 0 <= record["flip_rate"] <= 0.4
+        assert record["implicit_ratio"] > 0
+        assert record["seconds"] > 0
+        assert set(record["layer_sparsity"]) == set(ticket.masks)
+    last = {name: count.sparsity for name, count in ticket.masks.per_layer().items()}
+    assert ticket.history[-1]["layer_sparsity"] == last
+    assert ticket.history[0]["flip_rate"] > 0
+
+
+def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    dense = biprune.train(conv_net, batches, epochs=4, lr=0.01, rewind_epochs=[0, 2])
+    plain = biprune.prune(dense, batches, "bip", sparsity=0.5, epochs=2)
+    again = biprune.prune(
+        dense, batches, BiP(epochs=2, retrain_epochs=1, rewind_epoch=2), sparsity=0.5
+    )
+    assert again.masks == plain.masks
+    assert [r.get("note") for r in again.history] == [None, None, "rewound to epoch 2", None]
+    assert again.cost.backward_passes == plain.cost.backward_passes + 4
+    expected = copy.deepcopy(dense.model)
+    expected.load_state_dict(dense.states[2])
+    retrained = biprune.train(expected, batches, epochs=1, masks=plain.masks)
+    assert torch.equal(retrained.model.head.weight, again.model.head.weight)  # pyright: ignore
+    with pytest.raises(ValueError, match=r"`rewind_epoch` 3 was not kept; kept: \[0, 2\]"):
+        biprune.prune(dense, batches, BiP(epochs=1, retrain_epochs=1, rewind_epoch=3), sparsity=0.5)
+
+
+@pytest.mark.parametrize(
+    ("settings", "text"),
+    [
+        ({"gamma": 0.0}, "`gamma` must be positive, got 0"),
+        ({"batches": "both"}, "`batches` must be one of different, reverse, same, got 'both'"),
+        ({"sparsity_schedule": "up"}, "`sparsity_schedule` must be one of direct, cubic"),
+        ({"score_init": "zero"}, "`score_init` must be one of magnitude, hydra, random"),
+        ({"schedule": "linear"}, "`schedule` must be one of cosine, step, constant"),
+        ({"lower_steps": 0}, "`lower_steps` must be at least 1, got 0"),
+        ({"ramp": 0.0}, r"`ramp` must be in \(0, 1\], got 0"),
+        ({"rewind_epoch": 2}, "`rewind_epoch` needs `retrain_epochs`"),
+        ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
+    ],
+)
+def test_bad_settings(conv_net: nn.Module, batches: list, settings: dict, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        biprune.prune(conv_net, batches, "bip", sparsity=0.5, **settings)

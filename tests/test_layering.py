@@ -1,0 +1,67 @@
+"""Imports run one way, and importing biprune pulls in nothing that can wait."""
+
+from __future__ import annotations
+
+import ast
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import biprune
+
+SOURCE = Path(biprune.__file__).parent
+
+# Each layer may import itself and the ones above it in this list.
+LAYERS = [
+    ["models", "data"],
+    ["structure"],
+    ["masks"],
+    ["selection"],
+    ["masked"],
+    ["batches", "checkpoint", "schedule", "seeding"],
+    ["evaluation", "loop"],
+    ["training"],
+    ["methods"],
+    ["deploy"],
+    ["ticket"],
+    ["optimizer", "pruning"],
+    ["cli"],
+]
+RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
+
+
+def parts(path: Path) -> str:
+    return path.relative_to(SOURCE).with_suffix("").parts[0]
+
+
+FILES = [path for path in sorted(SOURCE.rglob("*.py")) if parts(path) != "__init__"]
+
+
+def imports(path: Path) -> set[str]:
+    """The biprune modules that a file imports, wherever in it."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
+        if isinstance(node, ast.ImportFrom):
+            assert node.level == 0, "imports are absolute"
+            names = [node.module or ""]
+        found |= {name.split(".")[1] for name in names if name.startswith("biprune.")}
+    return found
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
+def test_imports_run_one_way(path: Path) -> None:
+    own = parts(path)
+    for imported in imports(path) - {own}:
+        assert RANK[imported] < RANK[own], f"{own} imports {imported}"
+    if own in ("models", "data"):
+        assert imports(path) <= {own}
+
+
+def test_importing_biprune_is_light() -> None:
+    heavy = ["sklearn", "typer", "rich", "scipy", "torch._dynamo", "torch._inductor"]
+    script = f"import biprune, sys; print([m for m in {heavy} if m in sys.modules])"
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.stdout.strip() == "[]", done.stdout + done.stderr

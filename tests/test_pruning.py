@@ -1,0 +1,236 @@
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+class Named(NamedTuple):
+    inputs: Tensor
+    labels: Tensor
+
+
+def check(ticket: biprune.Ticket, sparsity: float) -> None:
+    """What every ticket promises."""
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+    for name, mask in ticket.masks.items():
+        weight = ticket.model.get_parameter(name)
+        assert not weight[~mask].any()
+        assert not torch.signbit(weight[~mask]).any()
+        assert mask.any()
+        assert weight.grad is None
+
+
+@pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
+@pytest.mark.parametrize("method", ["bip", "omp", "random"])
+def test_the_input_is_untouched_and_the_seed_decides_every_bit(
+    conv_net: nn.Module, batches: Batches, same_state, method: str, structure: str
+) -> None:
+    before = {name: value.clone() for name, value in conv_net.state_dict().items()}
+    tickets = [
+        biprune.prune(
+            conv_net, batches, method, sparsity=0.5, structure=structure, epochs=2, seed=seed
+        )
+        for seed in (0, 0)
+    ]
+    assert all(torch.equal(before[name], v) for name, v in conv_net.state_dict().items())
+    assert tickets[0].masks == tickets[1].masks
+    assert same_state(tickets[0].model, tickets[1].model)
+    check(tickets[0], 0.5)
+
+
+def test_global_filters(conv_net: nn.Module, batches: Batches) -> None:
+    with torch.no_grad():
+        conv_net.get_parameter("conv1.weight").mul_(100)
+    local = biprune.prune(conv_net, batches, "omp", sparsity=0.5, structure="filter", epochs=1)
+    assert [n.kept for n in local.masks.per_layer().values()] == [3, 6]
+    ranked = biprune.prune(
+        conv_net, batches, "omp", sparsity=0.5, structure="filter", scope="global", epochs=1
+    )
+    assert [n.kept for n in ranked.masks.per_layer().values()] == [6, 3]
+
+
+def test_random_draws_by_seed(conv_net: nn.Module, batches: Batches) -> None:
+    first, other = (
+        biprune.prune(conv_net, batches, "random", sparsity=0.5, epochs=1, seed=seed).masks
+        for seed in (0, 1)
+    )
+    # Two independent masks that keep half overlap in a third of their union.
+    assert first.overlap(other) == pytest.approx(1 / 3, abs=0.08)
+
+
+def test_omp_keeps_the_largest_and_rewinds(conv_net: nn.Module, batches: Batches) -> None:
+    dense = biprune.train(conv_net, batches, epochs=2, rewind_epochs=[0, 1])
+    ticket = biprune.prune(dense, batches, "omp", sparsity=0.8, epochs=1)
+    magnitudes = torch.cat(
+        [dense.model.get_parameter(name).detach().abs().flatten() for name in ticket.masks]
+    )
+    kept = torch.cat([mask.flatten() for mask in ticket.masks.values()])
+    assert magnitudes[kept].min() >= magnitudes[~kept].max()
+    assert ticket.history[0]["note"] == "rewound to epoch 1"
+    start = type(conv_net)()
+    start.load_state_dict(dense.states[1])
+    again = biprune.train(start, batches, epochs=1, masks=ticket.masks)
+    for name, value in again.model.state_dict().items():
+        assert torch.equal(value, ticket.model.state_dict()[name])
+
+
+def test_a_bare_module_is_not_rewound_and_the_history_says_so(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    ticket = biprune.prune(conv_net, batches, "omp", sparsity=0.5, epochs=1)
+    assert ticket.history[0]["note"].startswith("not rewound: a bare module was given")
+
+
+def test_dense_is_the_control(conv_net: nn.Module, batches: Batches, same_state) -> None:
+    ticket = biprune.prune(conv_net, batches, "dense", sparsity=0.0, evaluate=lambda model: 1.0)
+    assert same_state(ticket.model, conv_net)
+    assert (ticket.masks.sparsity, ticket.cost.forward_passes, ticket.accuracy) == (0.0, 0, 1.0)
+    with pytest.raises(ValueError, match=r"'dense' prunes nothing: `sparsity` must be 0, got 0\.5"):
+        biprune.prune(conv_net, batches, "dense", sparsity=0.5)
+
+
+def test_nested_batches_and_a_users_own_loss(conv_net: nn.Module, batches: Batches) -> None:
+    def from_dict(model: nn.Module, batch: object) -> Tensor:
+        assert isinstance(batch, dict)
+        return nn.functional.cross_entropy(model(batch["x"]["image"]), batch["y"][0])
+
+    def from_named(model: nn.Module, batch: object) -> Tensor:
+        assert isinstance(batch, Named)
+        return nn.functional.cross_entropy(model(batch.inputs), batch.labels)
+
+    nested = [{"x": {"image": x}, "y": [y, "note"]} for x, y in batches]
+    named = [Named(x, y) for x, y in batches]
+    plain = biprune.prune(conv_net, batches, sparsity=0.7, epochs=1)
+    assert (
+        biprune.prune(conv_net, nested, sparsity=0.7, epochs=1, loss=from_dict).masks == plain.masks
+    )
+    assert (
+        biprune.prune(conv_net, named, sparsity=0.7, epochs=1, loss=from_named).masks == plain.masks
+    )
+
+
+def test_evaluate_is_called_once_with_the_final_model(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    seen: list[int] = []
+
+    def evaluate(model: nn.Module) -> float:
+        assert not model.training
+        seen.append(sum(int(torch.count_nonzero(p)) for p in model.parameters() if p.ndim > 1))
+        return 42.0
+
+    ticket = biprune.prune(conv_net, batches, sparsity=0.9, epochs=2, evaluate=evaluate)
+    assert seen == [ticket.masks.kept]
+    assert ticket.accuracy == 42.0
+
+
+class Encoder(nn.Module):
+    """A small transformer for sequence classification."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        layer = nn.TransformerEncoderLayer(8, 2, 16, dropout=0.1, batch_first=True)
+        self.encoder = nn.TransformerEncoder(layer, 2, enable_nested_tensor=False)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.encoder(images.flatten(1, 2)).mean(dim=1))
+
+
+class TiedMLP(nn.Module):
+    """An autoencoder-like classifier whose two hidden layers share one weight."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first = nn.Linear(64, 64)
+        self.second = nn.Linear(64, 64)
+        self.second.weight = self.first.weight
+        self.head = nn.Linear(64, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.relu(self.first(images.flatten(1)))
+        return self.head(torch.relu(self.second(hidden)))
+
+
+@pytest.mark.parametrize("method", ["bip", "omp"])
+def test_a_transformer_encoder(batches: Batches, method: str) -> None:
+    torch.manual_seed(0)
+    ticket = biprune.prune(Encoder(), batches, method, sparsity=0.9, epochs=2)
+    check(ticket, 0.9)
+    assert "encoder.layers.1.self_attn.in_proj_weight" in ticket.masks
+
+
+@pytest.mark.parametrize("method", ["bip", "omp"])
+def test_tied_weights_are_one_set_of_units(batches: Batches, method: str) -> None:
+    torch.manual_seed(0)
+    ticket = biprune.prune(TiedMLP(), batches, method, sparsity=0.9, epochs=2)
+    check(ticket, 0.9)
+    assert list(ticket.masks) == ["first.weight", "head.weight"]
+    assert ticket.masks.total == 64 * 64 + 64 * 3
+    assert ticket.model.second.weight is ticket.model.first.weight  # pyright: ignore
+
+
+@pytest.mark.parametrize("method", ["bip", "omp"])
+def test_frozen_parameters_are_left_alone(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    frozen = ("conv1.weight", "norm1.weight")
+    for name in frozen:
+        conv_net.get_parameter(name).requires_grad_(False)
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=2)
+    assert list(ticket.masks) == ["conv2.weight", "head.weight"]
+    for name in frozen:
+        assert torch.equal(ticket.model.get_parameter(name), conv_net.get_parameter(name))
+        assert not ticket.model.get_parameter(name).requires_grad
+
+
+def test_a_compiled_model(conv_net: nn.Module, batches: Batches, same_state) -> None:
+    compiled = torch.compile(conv_net, backend="eager")
+    ticket = biprune.prune(compiled, batches, sparsity=0.8, epochs=2)  # pyright: ignore
+    plain = biprune.prune(conv_net, batches, sparsity=0.8, epochs=2)
+    assert type(ticket.model) is type(conv_net)
+    assert same_state(ticket.model, plain.model)
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_compile_as_an_option(batches: Batches) -> None:
+    torch.manual_seed(0)
+    model = TiedMLP()
+    compiled = biprune.prune(model, batches, sparsity=0.8, epochs=2, compile=True)
+    plain = biprune.prune(model, batches, sparsity=0.8, epochs=2)
+    check(compiled, 0.8)
+    assert compiled.masks.overlap(plain.masks) > 0.95  # fused kernels round differently
+
+
+def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches) -> None:
+    conv_net.spare = nn.Linear(5, 5)
+    check(biprune.prune(conv_net, batches, sparsity=0.5, epochs=1), 0.5)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error", "text"),
+    [
+        ({"sparsity": 90}, ValueError, r"`sparsity` must be in \[0, 1\), got 90. Did you mean 0.9"),
+        ({"method": "bpi"}, ValueError, r"Unknown method 'bpi'\. Methods: bip, .*Closest: bip\."),
+        ({"gama": 1.0}, TypeError, "'bip' has no setting 'gama'. Settings: epochs, lr"),
+        ({"method": biprune.BiP(), "lr": 1.0}, TypeError, r"go into the method object: BiP\(lr="),
+        ({"structure": "row"}, ValueError, "Unknown structure 'row'"),
+        ({"exclude": "*"}, ValueError, "nothing to prune"),
+        ({"epochs": 0}, ValueError, "`epochs` must be at least 1, got 0"),
+        ({"model": "resnet"}, TypeError, "`model` must be a torch.nn.Module .* got str"),
+        ({"data": []}, ValueError, "the loader is empty"),
+    ],
+)
+def test_bad_input(
+    conv_net: nn.Module, batches: Batches, arguments: dict, error: type, text: str
+) -> None:
+    call = {"model": conv_net, "data": batches, "method": "bip", "sparsity": 0.5} | arguments
+    with pytest.raises(error, match=text):
+        biprune.prune(**call)

@@ -1,0 +1,115 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biprune.selection import num_kept, select, select_units, share_out, top_k_mask
+from biprune.structure import get_structure
+from oracles import stable_top_k, top_k_with_floor
+
+WEIGHT = get_structure("weight")
+scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30)
+
+
+@given(scores, st.data())
+def test_top_k_equals_a_stable_sort_whatever_the_ties(values: list[float], data) -> None:
+    k = data.draw(st.integers(0, len(values)))
+    assert top_k_mask(torch.tensor(values), k).tolist() == stable_top_k(values, k)
+
+
+def test_equal_scores_keep_the_first() -> None:
+    assert top_k_mask(torch.ones(8), 4).tolist() == [True] * 4 + [False] * 4
+
+
+def test_counts_round_as_python_does() -> None:
+    # (1 - 0.9) * 10 is 0.9999999999999998, which truncation would make 0; 2.5 rounds to even.
+    assert num_kept(0.9, 10) == 1
+    assert num_kept(0.5, 5) == 2
+    assert num_kept(0.9, 268_336) == 26_834
+
+
+@given(
+    st.lists(scores, min_size=1, max_size=5),
+    st.floats(0, 0.99),
+)
+def test_global_selection_against_brute_force(layers: list[list[float]], sparsity: float) -> None:
+    units = {f"layer{i}": torch.tensor(layer) for i, layer in enumerate(layers)}
+    k = num_kept(sparsity, sum(map(len, layers)))
+    flat = stable_top_k([s for layer in layers for s in layer], k)
+    free = select_units(units, sparsity, WEIGHT, allow_empty=True)
+    assert torch.cat(list(free.values())).tolist() == flat
+    if k >= len(layers):
+        floored = select_units(units, sparsity, WEIGHT)
+        assert [mask.tolist() for mask in floored.values()] == top_k_with_floor(layers, k)
+
+
+@given(st.lists(st.integers(1, 40), min_size=1, max_size=8), st.floats(0, 0.99))
+def test_layer_scope_is_even_and_exact_in_total(sizes: list[int], sparsity: float) -> None:
+    units = {f"layer{i}": torch.rand(size) for i, size in enumerate(sizes)}
+    total = num_kept(sparsity, sum(sizes))
+    kept = select_units(units, sparsity, get_structure("filter"), allow_empty=True)
+    counts = [int(mask.sum()) for mask in kept.values()]
+    assert sum(counts) == total
+    for count, size in zip(counts, sizes, strict=True):
+        assert abs(count - total * size / sum(sizes)) < 1
+    if total >= len(sizes):
+        floored = select_units(units, sparsity, get_structure("filter"))
+        assert sum(int(mask.sum()) for mask in floored.values()) == total
+        assert all(mask.any() for mask in floored.values())
+
+
+def test_shares_by_largest_remainder() -> None:
+    # Quotas 1.6, 3.2, 6.4 of 11: floors give 10, the largest remainder gets the one left over.
+    assert share_out(11, [16, 32, 64], at_least=1) == [2, 3, 6]
+    assert share_out(4, [16, 32, 64], at_least=0) == [1, 1, 2]
+    assert share_out(3, [2, 2, 100], at_least=1) == [1, 1, 1]
+
+
+def test_a_layer_that_would_be_empty_keeps_its_best() -> None:
+    layers = {"big": torch.tensor([5.0, 6.0, 7.0, 8.0]), "small": torch.tensor([0.1, 0.3, 0.2])}
+    masks = select_units(layers, 4 / 7, WEIGHT)
+    assert masks["big"].tolist() == [False, False, True, True]
+    assert masks["small"].tolist() == [False, True, False]
+    assert not select_units(layers, 4 / 7, WEIGHT, allow_empty=True)["small"].any()
+
+
+def test_ties_go_by_logical_order_not_by_storage() -> None:
+    weight = torch.ones(2, 3, 2, 2)
+    strided = weight.to(memory_format=torch.channels_last)
+    for tensor in (weight, strided):
+        mask = select({"w": tensor}, 0.75, WEIGHT)["w"]
+        assert mask.flatten().nonzero().flatten().tolist() == list(range(6))
+
+
+def test_filters_rank_by_the_norm_of_positive_scores() -> None:
+    score = torch.tensor([[3.0, 0.0], [-9.0, 1.0], [2.0, 2.5]]).view(3, 2, 1, 1)
+    mask = select({"w": score}, 2 / 3, get_structure("filter"))["w"]
+    assert mask[:, 0, 0, 0].tolist() == [False, False, True]
+    assert mask[2].all()
+
+
+@pytest.mark.parametrize(
+    ("sparsity", "text"),
+    [
+        (90, "`sparsity` must be in [0, 1), got 90. Did you mean 0.9?"),
+        (1.0, "`sparsity` must be in [0, 1), got 1. Did you mean 0.01?"),
+        (-0.1, "`sparsity` must be in [0, 1), got -0.1."),
+        (float("nan"), "`sparsity` must be in [0, 1), got nan."),
+    ],
+)
+def test_a_sparsity_that_is_no_fraction(sparsity: float, text: str) -> None:
+    with pytest.raises(ValueError, match=r"`sparsity`") as caught:
+        select_units({"w": torch.rand(4)}, sparsity, WEIGHT)
+    assert str(caught.value) == text
+
+
+def test_too_few_units_for_the_layers() -> None:
+    with pytest.raises(ValueError, match="keeps 0 of 4 weight units, too few for one in each of 2"):
+        select_units({"a": torch.rand(2), "b": torch.rand(2)}, 0.9, WEIGHT)
+
+
+def test_nan_scores_are_refused() -> None:
+    with pytest.raises(ValueError, match="NaN"):
+        top_k_mask(torch.tensor([1.0, float("nan"), 2.0]), 1)

@@ -1,0 +1,148 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+from biprune.deploy.artifact import METADATA_FILE, TENSORS_FILE
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+@pytest.fixture
+def ticket(batches: Batches) -> biprune.Ticket:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
+    return biprune.prune(
+        model,
+        batches,
+        "bip",
+        sparsity=0.7,
+        structure="filter",
+        scope="global",
+        epochs=1,
+        seed=4,
+        evaluate=lambda model: 12.5,
+        gamma=0.5,
+    )
+
+
+def test_a_ticket_comes_back_bit_for_bit(
+    ticket: biprune.Ticket, tmp_path: Path, same_state
+) -> None:
+    ticket.save(tmp_path / "out")
+    loaded = biprune.load_ticket(tmp_path / "out")
+    assert same_state(loaded.model, ticket.model)
+    assert loaded.masks == ticket.masks
+    assert loaded.masks.structure == ticket.masks.structure
+    for field in ("accuracy", "cost", "history", "method", "settings", "sparsity", "seed"):
+        assert getattr(loaded, field) == getattr(ticket, field)
+    assert loaded.settings["gamma"] == 0.5
+    again = biprune.load_ticket(loaded.save(tmp_path / "again"))
+    assert same_state(again.model, ticket.model)
+
+
+def test_a_users_own_model_is_asked_for(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state
+) -> None:
+    ticket = biprune.prune(conv_net, batches, sparsity=0.7, epochs=1)
+    ticket.save(tmp_path)
+    with pytest.raises(ValueError, match=r"not in biprune's registry\. Build it yourself and pass"):
+        biprune.load_ticket(tmp_path)
+    before = {name: value.clone() for name, value in conv_net.state_dict().items()}
+    loaded = biprune.load_ticket(tmp_path, model=conv_net)
+    assert same_state(loaded.model, ticket.model)
+    assert all(torch.equal(before[name], v) for name, v in conv_net.state_dict().items())
+    with pytest.raises(ValueError, match=r"do not fit `model`: bias, conv1\.weight"):
+        biprune.load_ticket(tmp_path, model=nn.Linear(2, 2))
+
+
+def test_tied_weights_survive(batches: Batches, tmp_path: Path) -> None:
+    class Tied(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.first = nn.Linear(64, 64)
+            self.second = nn.Linear(64, 64)
+            self.second.weight = self.first.weight
+
+        def forward(self, images: Tensor) -> Tensor:
+            return self.second(self.first(images.flatten(1)))
+
+    ticket = biprune.prune(Tied(), batches, sparsity=0.7, epochs=1)
+    loaded = biprune.load_ticket(ticket.save(tmp_path), model=Tied()).model
+    assert loaded.first.weight is loaded.second.weight  # pyright: ignore
+    assert torch.equal(loaded.first.weight, ticket.model.first.weight)  # pyright: ignore
+
+
+def test_damage_is_found_before_anything_is_built(ticket: biprune.Ticket, tmp_path: Path) -> None:
+    def broken(name: str, content: bytes, text: str) -> None:
+        ticket.save(tmp_path)
+        (tmp_path / name).write_bytes(content)
+        with pytest.raises(ValueError, match=text):
+            biprune.load_ticket(tmp_path)
+
+    ticket.save(tmp_path)
+    tensors = (tmp_path / TENSORS_FILE).read_bytes()
+    metadata = json.loads((tmp_path / METADATA_FILE).read_text())
+
+    def changed(**fields: object) -> bytes:
+        return json.dumps(metadata | fields).encode()
+
+    flipped = bytearray(tensors)
+    flipped[-1] ^= 1
+    broken(TENSORS_FILE, bytes(flipped), "is damaged: its contents do not match the hash")
+    broken(TENSORS_FILE, tensors[:-10], "is damaged")
+    broken(TENSORS_FILE, b"", "is damaged")
+    broken(METADATA_FILE, b"{", "cannot be read as JSON")
+    broken(METADATA_FILE, b"\xff\xfe", "cannot be read as JSON")
+    broken(METADATA_FILE, b"[]", "was not written by biprune")
+    broken(METADATA_FILE, b'{"format": "other"}', "was not written by biprune")
+    broken(METADATA_FILE, changed(version=99), "has version 99; this biprune reads version 1")
+    broken(METADATA_FILE, changed(format="biprune dense"), "holds a biprune dense, not a biprune t")
+    broken(METADATA_FILE, changed(structure="row"), "Unknown structure 'row'")
+    broken(METADATA_FILE, changed(cost={"minutes": 1}), "is incomplete")
+    without = {key: value for key, value in metadata.items() if key != "seed"}
+    broken(METADATA_FILE, json.dumps(without).encode(), "is incomplete: 'seed'")
+    (tmp_path / TENSORS_FILE).unlink()
+    (tmp_path / METADATA_FILE).write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match="Cannot read"):
+        biprune.load_ticket(tmp_path)
+    with pytest.raises(ValueError, match=r"holds nothing saved by biprune: there is no biprune\.j"):
+        biprune.load_ticket(tmp_path / "nowhere")
+
+
+def test_a_file_never_names_code_to_import(ticket: biprune.Ticket, tmp_path: Path) -> None:
+    ticket.save(tmp_path)
+    path = tmp_path / METADATA_FILE
+    metadata = json.loads(path.read_text())
+    metadata["model"]["name"] = "os:getcwd"
+    path.write_text(json.dumps(metadata))
+    with pytest.raises(ValueError, match="not in biprune's registry"):
+        biprune.load_ticket(tmp_path)
+
+
+def test_saving_into_a_file_fails_in_one_sentence(ticket: biprune.Ticket, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match="Cannot write to the folder"):
+        ticket.save(tmp_path / "file")
+
+
+def test_a_dense_run_comes_back_with_its_states(
+    batches: Batches, tmp_path: Path, same_state
+) -> None:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
+    dense = biprune.train(model, batches, epochs=2, evaluate=lambda model: 1.5)
+    biprune.save_dense(dense, tmp_path, data={"name": "digits"})
+    loaded = biprune.load_dense(tmp_path)
+    assert same_state(loaded.model, dense.model)
+    assert (loaded.accuracy, loaded.epochs, loaded.history) == (1.5, 2, dense.history)
+    assert loaded.states.keys() == dense.states.keys() == {0, 1}
+    for epoch, state in dense.states.items():
+        assert all(torch.equal(value, loaded.states[epoch][n]) for n, value in state.items())
+    direct = biprune.prune(dense, batches, "omp", sparsity=0.5, epochs=1)
+    through_disk = biprune.prune(loaded, batches, "omp", sparsity=0.5, epochs=1)
+    assert direct.masks == through_disk.masks
+    assert same_state(direct.model, through_disk.model)

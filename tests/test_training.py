@@ -1,0 +1,302 @@
+from __future__ import annotations
+
+import random
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import biprune
+from biprune.loop import Cost, Event
+from biprune.masks import Masks
+from biprune.schedule import LRSchedule, cubic_sparsity
+from biprune.selection import select
+from biprune.structure import get_structure
+from biprune.training import Recipe
+
+Batches = list[tuple[Tensor, Tensor]]
+
+
+class KilledError(Exception):
+    """What a test raises to stop a run in its middle."""
+
+
+def kill_at(epoch: int, step: int):
+    def progress(event: Event) -> None:
+        if (event.epoch, event.step) == (epoch, step):
+            raise KilledError
+
+    return progress
+
+
+def half_masks(model: nn.Module) -> Masks:
+    scores = {"conv1.weight": model.get_parameter("conv1.weight").detach().abs()}
+    return select(scores, 0.5, get_structure("weight"))
+
+
+def test_sgd_against_torchs_own_loop(conv_net: nn.Module, batches: Batches, same_state) -> None:
+    """Two epochs of `train` are the plain loop anyone would write, bit for bit."""
+    result = biprune.train(
+        conv_net, batches, epochs=2, lr=0.1, schedule="cosine", channels_last=False
+    )
+    optimizer = torch.optim.SGD(
+        conv_net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True
+    )
+    scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
+    losses = []
+    for inputs, labels in [*batches, *batches]:
+        optimizer.zero_grad()
+        loss = nn.functional.cross_entropy(conv_net(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        scheduler.step()
+        losses.append(loss.item())
+    for name, value in conv_net.state_dict().items():
+        assert torch.allclose(result.model.state_dict()[name].double(), value.double(), atol=1e-6)
+    assert result.history[0]["loss"] == pytest.approx(sum(losses[:4]) / 4)
+    assert (result.cost.forward_passes, result.cost.backward_passes) == (8, 8)
+    assert result.cost.seconds == pytest.approx(sum(r["seconds"] for r in result.history))
+
+
+def test_the_input_model_and_the_callers_generators_are_untouched(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    before = {name: value.clone() for name, value in conv_net.state_dict().items()}
+    states = torch.get_rng_state(), np.random.get_state()[1].copy(), random.getstate()  # pyright: ignore
+    biprune.train(conv_net, batches, epochs=1)
+    assert all(torch.equal(before[name], v) for name, v in conv_net.state_dict().items())
+    assert conv_net.training
+    assert torch.equal(torch.get_rng_state(), states[0])
+    assert (np.random.get_state()[1] == states[1]).all()  # pyright: ignore
+    assert random.getstate() == states[2]
+
+
+def test_masked_weights_stay_plus_zero(conv_net: nn.Module, batches: Batches) -> None:
+    masks = half_masks(conv_net)
+    result = biprune.train(conv_net, batches, epochs=3, masks=masks)
+    weight = result.model.get_parameter("conv1.weight")
+    pruned = weight[~masks["conv1.weight"]]
+    assert not pruned.any()
+    assert not torch.signbit(pruned).any()
+    assert weight[masks["conv1.weight"]].all()
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(0, 2), (1, 4), (2, 1)])
+def test_stopped_and_resumed_equals_uninterrupted(
+    conv_net: nn.Module, tmp_path: Path, same_state, epoch: int, step: int
+) -> None:
+    """With shuffling and dropout drawing random numbers, and masks, momentum and BatchNorm."""
+    images, labels = torch.randn(32, 1, 8, 8), torch.randint(3, (32,))
+    loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
+    model = nn.Sequential(conv_net, nn.Dropout(0.5), nn.Linear(3, 3))
+    masks = select({"2.weight": torch.rand(3, 3)}, 0.5, get_structure("weight"))
+    options = {"epochs": 3, "lr": 0.05, "masks": masks, "seed": 5, "rewind_epochs": [0, 1, 2]}
+    whole = biprune.train(model, loader, **options)
+    with pytest.raises(KilledError):
+        biprune.train(model, loader, **options, checkpoint=tmp_path, progress=kill_at(epoch, step))
+    resumed = biprune.train(model, loader, **options, checkpoint=tmp_path)
+    assert same_state(whole.model, resumed.model)
+    drop_times = [
+        [{k: v for k, v in record.items() if k != "seconds"} for record in result.history]
+        for result in (whole, resumed)
+    ]
+    assert drop_times[0] == drop_times[1]
+    assert whole.states.keys() == resumed.states.keys() == {0, 1, 2}
+    for kept in whole.states:
+        assert all(torch.equal(v, resumed.states[kept][n]) for n, v in whole.states[kept].items())
+    assert resumed.cost.forward_passes == whole.cost.forward_passes
+    again = biprune.train(model, loader, **options, checkpoint=tmp_path)
+    assert same_state(again.model, resumed.model)
+
+
+def test_bip_stopped_and_resumed_equals_uninterrupted(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state
+) -> None:
+    options = {
+        "sparsity": 0.8,
+        "epochs": 3,
+        "sparsity_schedule": "cubic",
+        "retrain_epochs": 2,
+        "score_lr": 1.0,
+    }
+    whole = biprune.prune(conv_net, batches, "bip", **options)
+    for epoch, step in ((0, 3), (2, 2), (1, 2)):  # twice while pruning, then while retraining
+        with pytest.raises(KilledError):
+            biprune.prune(
+                conv_net,
+                batches,
+                "bip",
+                **options,
+                checkpoint=tmp_path,
+                progress=kill_at(epoch, step),
+            )
+    resumed = biprune.prune(conv_net, batches, "bip", **options, checkpoint=tmp_path)
+    assert whole.masks == resumed.masks
+    assert same_state(whole.model, resumed.model)
+    assert [r.get("iou") for r in whole.history] == [r.get("iou") for r in resumed.history]
+
+
+def test_a_checkpoint_of_another_run_is_refused(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path
+) -> None:
+    biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"to another run: its lr was 0\.1, now it is 0\.2"):
+        biprune.train(conv_net, batches, epochs=1, lr=0.2, checkpoint=tmp_path)
+    with torch.no_grad():
+        conv_net.get_parameter("head.bias").add_(1)
+    with pytest.raises(ValueError, match="belongs to another run: its start was"):
+        biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
+    (tmp_path / "train.checkpoint").write_bytes(b"not a checkpoint")
+    with pytest.raises(ValueError, match=r"cannot be read .* Delete it to start this run again"):
+        biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
+
+
+def test_an_unwritable_folder(conv_net: nn.Module, batches: Batches, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("in the way")
+    with pytest.raises(OSError, match=r"Cannot write to the folder '.*file'"):
+        biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path / "file")
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf")])
+def test_a_loss_that_is_not_finite_stops_at_once(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, value: float
+) -> None:
+    calls = 0
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        nonlocal calls
+        calls += 1
+        inputs, labels = batch  # pyright: ignore[reportGeneralTypeIssues]
+        fine = nn.functional.cross_entropy(model(inputs), labels)
+        return fine * value if calls == 6 else fine
+
+    with pytest.raises(FloatingPointError) as caught:
+        biprune.train(conv_net, batches, epochs=2, loss=loss, checkpoint=tmp_path)
+    assert f"The loss became {value} at step 2 of epoch 2 (train)." in str(caught.value)
+    assert "The state after epoch 1 is kept in" in str(caught.value)
+    assert calls == 6
+    good = torch.load(tmp_path / "train.checkpoint", weights_only=True)
+    assert len(good["history"]) == 1
+    assert all(torch.isfinite(v).all() for v in good["model"].values())
+
+
+def test_the_same_seed_gives_the_same_bits_with_a_users_loader(
+    conv_net: nn.Module, same_state
+) -> None:
+    images, labels = torch.randn(24, 1, 8, 8), torch.randint(3, (24,))
+    generator = torch.Generator().manual_seed(9)
+    state = generator.get_state()
+    loader = DataLoader(
+        TensorDataset(images, labels), batch_size=8, shuffle=True, generator=generator
+    )
+    runs = [biprune.train(conv_net, loader, epochs=2, seed=seed).model for seed in (1, 1, 2)]
+    assert same_state(runs[0], runs[1])
+    assert not same_state(runs[0], runs[2])
+    assert torch.equal(generator.get_state(), state)
+
+
+def test_events_and_callbacks(conv_net: nn.Module, batches: Batches) -> None:
+    events: list[Event] = []
+    tested: list[bool] = []
+    validated: list[bool] = []
+
+    def evaluate(model: nn.Module) -> float:
+        tested.append(True)
+        return 12.5
+
+    def validate(model: nn.Module) -> float:
+        validated.append(True)
+        return 3.0
+
+    result = biprune.train(
+        conv_net,
+        batches,
+        epochs=2,
+        progress=events.append,
+        evaluate=evaluate,
+        validate=validate,
+    )
+    assert (len(tested), len(validated)) == (1, 2)
+    assert result.accuracy == 12.5
+    assert [record["accuracy"] for record in result.history] == [3.0, 3.0]
+    assert [(e.epoch, e.step) for e in events] == [(e, s) for e in (0, 1) for s in (1, 2, 3, 4)]
+    assert [e.record is not None for e in events] == [False, False, False, True] * 2
+
+
+def test_kept_states(conv_net: nn.Module, batches: Batches) -> None:
+    result = biprune.train(conv_net, batches, epochs=40)
+    assert sorted(result.states) == [0, 2]
+    assert result.rewind_epoch == 2
+    for name, value in conv_net.state_dict().items():
+        assert torch.equal(result.states[0][name], value)
+
+
+def test_schedules_at_named_points() -> None:
+    cosine = LRSchedule("cosine")
+    assert [cosine.factor(d) for d in (0.0, 0.5)] == pytest.approx([1.0, 0.5])
+    step = LRSchedule("step", milestones=(0.5, 0.75))
+    assert [step.factor(d) for d in (0.0, 0.49, 0.5, 0.74, 0.75, 0.99)] == pytest.approx(
+        [1, 1, 0.1, 0.1, 0.01, 0.01]
+    )
+    warm = LRSchedule("constant", warmup=0.2)
+    assert [warm.factor(d) for d in (0.0, 0.05, 0.1, 0.2, 0.9)] == pytest.approx(
+        [0, 0.25, 0.5, 1, 1]
+    )
+    assert [cubic_sparsity(0.8, d, 0.5) for d in (0.0, 0.25, 0.5, 0.9)] == pytest.approx(
+        [0, 0.8 * 7 / 8, 0.8, 0.8]
+    )
+    assert Recipe(160, warmup_epochs=40).scaled(16).warmup_epochs == 4
+
+
+def test_learning_rates_of_a_run(conv_net: nn.Module, batches: Batches) -> None:
+    result = biprune.train(conv_net, batches, epochs=4, lr=0.2, warmup_epochs=1)
+    # The rate of each epoch's last step: warm-up at 3/4, then the steps at 50 % and 75 %.
+    assert [r["lr"] for r in result.history] == pytest.approx([0.15, 0.2, 0.02, 0.002])
+
+
+def test_autocast_runs_in_bfloat16(conv_net: nn.Module, batches: Batches) -> None:
+    seen = []
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        inputs, labels = batch  # pyright: ignore[reportGeneralTypeIssues]
+        logits = model(inputs)
+        seen.append(logits.dtype)
+        return nn.functional.cross_entropy(logits, labels)
+
+    result = biprune.train(conv_net, batches, epochs=1, autocast=True, loss=loss)
+    assert set(seen) == {torch.bfloat16}
+    assert result.model.get_parameter("conv1.weight").dtype == torch.float32
+
+
+def test_channels_last_changes_layout_only(conv_net: nn.Module, batches: Batches) -> None:
+    result = biprune.train(conv_net, batches, epochs=1)
+    weight = result.model.get_parameter("conv2.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+    plain = biprune.train(conv_net, batches, epochs=1, channels_last=False)
+    assert torch.allclose(plain.model.get_parameter("conv2.weight"), weight, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("data", "error", "text"),
+    [
+        ([], ValueError, "yields no batches"),
+        (iter([1]), ValueError, "one-shot iterator"),
+        (3, TypeError, "`data` must be a Dataset or something that yields batches, got int"),
+        ([torch.zeros(2, 1, 8, 8)], ValueError, r"needs batches of \(inputs, labels\), got Tensor"),
+        (
+            [(torch.zeros(2, 1, 8, 8), torch.tensor([0, 7]))],
+            ValueError,
+            "Labels run from 0 to 7, but the model has 3 outputs",
+        ),
+    ],
+)
+def test_bad_data(conv_net: nn.Module, data: object, error: type, text: str) -> None:
+    with pytest.raises(error, match=text):
+        biprune.train(conv_net, data, epochs=1)  # pyright: ignore[reportArgumentType]
+
+
+def test_costs_add() -> None:
+    assert Cost(1.5, 2, 3) + Cost(1.0, 4, 5) == Cost(2.5, 6, 8)
