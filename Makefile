@@ -5,7 +5,7 @@ BIN := .venv/bin
 .PHONY: demo test lint clean
 
 demo: .venv/ready
-	$(BIN)/biprune demo
+	$(BIN)/biprune demo --force
 
 test: .venv/ready
 	$(BIN)/pytest

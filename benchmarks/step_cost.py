@@ -79,7 +79,7 @@ def bip_step(model, batches):
     algorithm = BiPAlgorithm(biprune.BiP(), Start(model), setup, target)
     passes = Passes(model, setup)
     list(algorithm.groups(batches, len(batches)))  # tells the algorithm the length of an epoch
-    return lambda: algorithm.step(passes, batches, done=0.0).item()
+    return lambda: algorithm.step(passes, batches, done=0.0)
 
 
 if __name__ == "__main__":

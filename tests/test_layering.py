@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import importlib
 import subprocess
 import sys
 from pathlib import Path
@@ -60,8 +61,20 @@ def test_imports_run_one_way(path: Path) -> None:
         assert imports(path) <= {own}
 
 
-def test_importing_biprune_is_light() -> None:
+def test_public_names_are_listed_once_and_found_where_they_live() -> None:
+    assert sorted(biprune.__all__) == sorted(biprune._HOME)
+    for name, module in biprune._HOME.items():
+        home = importlib.import_module(f"biprune.{module}")
+        assert getattr(biprune, name) is getattr(home, name)
+    with pytest.raises(AttributeError, match="has no attribute 'pruner'"):
+        biprune.pruner  # noqa: B018
+
+
+def test_using_biprune_pulls_in_nothing_that_can_wait() -> None:
     heavy = ["sklearn", "typer", "rich", "scipy", "torch._dynamo", "torch._inductor"]
-    script = f"import biprune, sys; print([m for m in {heavy} if m in sys.modules])"
+    script = (
+        "import sys; from biprune import *; "
+        f"assert 'torch' in sys.modules; print([m for m in {heavy} if m in sys.modules])"
+    )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
     assert done.stdout.strip() == "[]", done.stdout + done.stderr

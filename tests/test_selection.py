@@ -5,6 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from biprune import selection
 from biprune.selection import num_kept, select, select_units, share_out, top_k_mask
 from biprune.structure import get_structure
 from oracles import stable_top_k, top_k_with_floor
@@ -17,6 +18,27 @@ scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30)
 def test_top_k_equals_a_stable_sort_whatever_the_ties(values: list[float], data) -> None:
     k = data.draw(st.integers(0, len(values)))
     assert top_k_mask(torch.tensor(values), k).tolist() == stable_top_k(values, k)
+
+
+@given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.integers(1, 40))
+def test_narrowing_to_a_band_changes_nothing(seed: int, size: int, levels: int) -> None:
+    """With a tiny sample every path is taken: bands that hold the answer, and that do not."""
+    generator = torch.Generator().manual_seed(seed)
+    values = torch.randint(levels, (size,), generator=generator).float().sort().values
+    k = int(torch.randint(size + 1, (), generator=generator))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(selection, "SAMPLE", 4)
+        assert top_k_mask(values, k).tolist() == stable_top_k(values.tolist(), k)
+
+
+def test_a_million_scores_equal_a_stable_sort() -> None:
+    values = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0))
+    for scores in (values, values.abs(), values.mul(4).round()):
+        for k in (1, 1000, 100_000, 999_000):
+            order = scores.sort(descending=True, stable=True).indices[:k]
+            expected = torch.zeros_like(scores, dtype=torch.bool)
+            expected[order] = True
+            assert torch.equal(top_k_mask(scores, k), expected)
 
 
 def test_equal_scores_keep_the_first() -> None:

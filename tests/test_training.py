@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import biprune
+from biprune.batches import classification_loss
 from biprune.loop import Cost, Event
 from biprune.masks import Masks
 from biprune.schedule import LRSchedule, cubic_sparsity
@@ -149,6 +150,12 @@ def test_a_checkpoint_of_another_run_is_refused(
         conv_net.get_parameter("head.bias").add_(1)
     with pytest.raises(ValueError, match="belongs to another run: its start was"):
         biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
+    digits = biprune.load_data("digits", subset=70)
+    net = biprune.create_model("resnet8", in_channels=1, width=2)
+    biprune.train(net, digits, epochs=1, checkpoint=tmp_path / "digits")
+    other = biprune.load_data("digits", subset=70, seed=5)
+    with pytest.raises(ValueError, match="belongs to another run: its data was"):
+        biprune.train(net, other, epochs=1, checkpoint=tmp_path / "digits")
     (tmp_path / "train.checkpoint").write_bytes(b"not a checkpoint")
     with pytest.raises(ValueError, match=r"cannot be read .* Delete it to start this run again"):
         biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
@@ -181,6 +188,22 @@ def test_a_loss_that_is_not_finite_stops_at_once(
     good = torch.load(tmp_path / "train.checkpoint", weights_only=True)
     assert len(good["history"]) == 1
     assert all(torch.isfinite(v).all() for v in good["model"].values())
+
+
+@pytest.mark.parametrize("bad", [5, 6])
+def test_bip_names_the_step_whichever_level_diverged(
+    conv_net: nn.Module, batches: Batches, bad: int
+) -> None:
+    calls = 0
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        nonlocal calls
+        calls += 1
+        fine = classification_loss(model, batch)
+        return fine * float("nan") if calls == bad else fine
+
+    with pytest.raises(FloatingPointError, match=r"became nan at step 3 of epoch 1 \(bip\)"):
+        biprune.prune(conv_net, batches, sparsity=0.5, epochs=1, loss=loss)
 
 
 def test_the_same_seed_gives_the_same_bits_with_a_users_loader(
@@ -232,6 +255,21 @@ def test_kept_states(conv_net: nn.Module, batches: Batches) -> None:
     assert result.rewind_epoch == 2
     for name, value in conv_net.state_dict().items():
         assert torch.equal(result.states[0][name], value)
+
+
+@pytest.mark.parametrize(
+    ("options", "text"),
+    [
+        ({"rewind_epochs": [0, 50]}, r"`rewind_epochs` must be in \[0, 1\], .* got \[0, 50\]"),
+        ({"warmup_epochs": -1}, r"`warmup_epochs` must be in \[0, 1\], .* got -1"),
+        ({"lr": 0.0}, "`lr` must be positive, got 0"),
+        ({"schedule": "linear"}, "`schedule` must be one of cosine, step, constant"),
+        ({"milestones": (80, 120)}, r"`milestones` are fractions of the run in \[0, 1\]"),
+    ],
+)
+def test_bad_settings(conv_net: nn.Module, batches: Batches, options: dict, text: str) -> None:
+    with pytest.raises(ValueError, match=text):
+        biprune.train(conv_net, batches, epochs=1, **options)
 
 
 def test_schedules_at_named_points() -> None:

@@ -1,22 +1,28 @@
 """Prune PyTorch models by bi-level optimization.
 
-data = biprune.load_data("digits")
-model = biprune.create_model("resnet20", in_channels=data.in_channels)
-dense = biprune.train(model, data, epochs=30)
-ticket = biprune.prune(dense, data, "bip", sparsity=0.9, epochs=15)
+    data = biprune.load_data("digits")
+    model = biprune.create_model("resnet20", in_channels=data.in_channels)
+    dense = biprune.train(model, data, epochs=30)
+    ticket = biprune.prune(dense, data, "bip", sparsity=0.9, epochs=15)
+
+Names are imported when they are first used, so that the command line answers at once.
 """
 
-from biprune.data import DATASETS, Dataset, load_data
-from biprune.deploy.dense import load_dense, save_dense
-from biprune.loop import Cost, Event
-from biprune.masks import Masks
-from biprune.methods import METHODS, OMP, BiP, Dense, Method, Random
-from biprune.models import MODELS, create_model
-from biprune.optimizer import BiPOptimizer
-from biprune.pruning import prune
-from biprune.structure import STRUCTURES
-from biprune.ticket import Ticket, load_ticket
-from biprune.training import TrainResult, train
+from importlib import import_module
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from biprune.data import DATASETS, Dataset, load_data
+    from biprune.deploy.dense import load_dense, save_dense
+    from biprune.loop import Cost, Event
+    from biprune.masks import Masks
+    from biprune.methods import METHODS, OMP, BiP, Dense, Method, Random
+    from biprune.models import MODELS, create_model
+    from biprune.optimizer import BiPOptimizer
+    from biprune.pruning import prune
+    from biprune.structure import STRUCTURES
+    from biprune.ticket import Ticket, load_ticket
+    from biprune.training import TrainResult, train
 
 __version__ = "0.1.0"
 
@@ -45,3 +51,30 @@ __all__ = [
     "save_dense",
     "train",
 ]
+
+_NAMES_IN = {
+    "data": ("DATASETS", "Dataset", "load_data"),
+    "deploy.dense": ("load_dense", "save_dense"),
+    "loop": ("Cost", "Event"),
+    "masks": ("Masks",),
+    "methods": ("METHODS", "OMP", "BiP", "Dense", "Method", "Random"),
+    "models": ("MODELS", "create_model"),
+    "optimizer": ("BiPOptimizer",),
+    "pruning": ("prune",),
+    "structure": ("STRUCTURES",),
+    "ticket": ("Ticket", "load_ticket"),
+    "training": ("TrainResult", "train"),
+}
+_HOME = {name: module for module, names in _NAMES_IN.items() for name in names}
+
+
+def __getattr__(name: str) -> object:
+    if name not in _HOME:
+        raise AttributeError(f"module 'biprune' has no attribute {name!r}")
+    value = getattr(import_module(f"biprune.{_HOME[name]}"), name)
+    globals()[name] = value
+    return value
+
+
+def __dir__() -> list[str]:
+    return sorted([*globals(), *__all__])

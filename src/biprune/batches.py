@@ -32,6 +32,16 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch
 
 
+def num_samples(batch: Batch) -> int:
+    """Samples in a batch: the length of the first tensor in it."""
+    if isinstance(batch, Tensor):
+        return len(batch)
+    values = batch.values() if isinstance(batch, Mapping) else batch
+    if isinstance(values, Iterable) and not isinstance(values, str):
+        return next((n for value in values if (n := num_samples(value))), 0)
+    return 0
+
+
 def count_batches(batches: Iterable[Batch]) -> int:
     """Number of batches in one pass, by `len` or else by one pass over them."""
     if isinstance(batches, Iterator):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -61,6 +61,7 @@ class Setup:
     compile: bool = False
     checkpoint: Path | str | None = None
     progress: Callable[[Event], None] | None = None
+    data: dict[str, Any] | None = None  # how a named dataset was loaded
 
 
 class Backward(Protocol):
@@ -83,8 +84,11 @@ class Algorithm(Protocol):
         """The batches of each of an epoch's `steps` iterations."""
         ...
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
-        """One iteration after the fraction `done` of the run; the mean loss of its passes."""
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+        """One iteration after the fraction `done` of the run; the mean loss of its passes.
+
+        Reading the loss is the step's one host sync; one that is not finite ends the run.
+        """
         ...
 
     def record(self) -> Record:
@@ -116,7 +120,7 @@ def fit(
     *,
     epochs: int,
     stage: str,
-    keep_epochs: Iterable[int] = (),
+    keep_epochs: Collection[int] = (),
 ) -> Fit:
     """Run `algorithm` on `model` in place for `epochs` passes over its batches.
 
@@ -138,7 +142,7 @@ def fit(
             model.train()
             started, losses = time.perf_counter(), []
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
-                loss = algorithm.step(passes, group, (epoch + step / steps) / epochs).item()
+                loss = algorithm.step(passes, group, (epoch + step / steps) / epochs)
                 if not math.isfinite(loss):
                     raise FloatingPointError(_diverged(loss, stage, epoch, step, checkpoint))
                 losses.append(loss)
@@ -150,14 +154,14 @@ def fit(
             record: Record = {"stage": stage, "epoch": epoch + 1, "loss": sum(losses) / len(losses)}
             if setup.validate:
                 record["accuracy"] = float(setup.validate(model))
-            run.history.append({**record, **algorithm.record(), "seconds": seconds})
+            record |= {**algorithm.record(), "seconds": seconds}
+            run.history.append(record)
             if epoch + 1 in keep_epochs:
                 run.states[epoch + 1] = copy_state(model.state_dict())
             if checkpoint:
                 _save(checkpoint, run, model, algorithm)
             if setup.progress:
-                last = run.history[-1]
-                setup.progress(Event(stage, epoch, epochs, steps, steps, losses[-1], last))
+                setup.progress(Event(stage, epoch, epochs, steps, steps, losses[-1], record))
     return run
 
 
@@ -198,6 +202,7 @@ def _open_checkpoint(
         "steps": steps,
         "seed": setup.seed,
         "autocast": setup.autocast,
+        "data": setup.data,
         "start": digest(model.state_dict()),
         **algorithm.settings,
     }

@@ -16,7 +16,7 @@ from biprune.methods.base import Start, Target
 from biprune.selection import check_sparsity, num_kept
 from biprune.structure import Patterns, Scope, get_structure
 from biprune.ticket import Ticket, check_masks
-from biprune.training import Evaluate, TrainResult, copy_model, open_data
+from biprune.training import Evaluate, TrainResult, copy_model, data_options, open_data
 
 
 def prune(
@@ -70,6 +70,7 @@ def prune(
         compile=compile,
         checkpoint=checkpoint,
         progress=progress,
+        data=data_options(data),
     )
     target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
     outcome = chosen.run(_start(model, channels_last), setup, target)
@@ -87,7 +88,9 @@ def prune(
         settings=chosen.settings,
         sparsity=sparsity,
         seed=seed,
-        data=data.options if isinstance(data, Dataset) else None,
+        data=setup.data,
+        chosen={"include": include, "exclude": exclude, "allow_empty": allow_empty},
+        dense_accuracy=model.accuracy if isinstance(model, TrainResult) else None,
     )
 
 

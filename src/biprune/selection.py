@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -9,6 +10,8 @@ from torch import Tensor
 
 from biprune.masks import Masks
 from biprune.structure import Structure
+
+SAMPLE = 1 << 14  # scores looked at to guess where the k-th largest lies
 
 
 def check_sparsity(sparsity: float) -> None:
@@ -38,8 +41,15 @@ def select(
     """
     units = {name: structure.pool(score) for name, score in scores.items()}
     kept = select_units(units, sparsity, structure, allow_empty=allow_empty)
-    masks = {name: structure.expand(kept[name], scores[name].shape) for name in scores}
-    return Masks(masks, structure)
+    return expand(kept, scores, structure)
+
+
+def expand(
+    kept: Mapping[str, Tensor], weights: Mapping[str, Tensor], structure: Structure
+) -> Masks:
+    """Masks shaped like `weights` from the kept units of each."""
+    shapes = {name: weights[name].shape for name in kept}
+    return Masks({n: structure.expand(kept[n], shape) for n, shape in shapes.items()}, structure)
 
 
 def select_units(
@@ -70,7 +80,7 @@ def select_units(
         return {name: top_k_mask(score, count) for (name, score), count in pairs}
     flat = torch.cat(list(units.values()))
     layers = top_k_mask(flat, total).split(sizes)
-    if not allow_empty and not all(bool(layer.any()) for layer in layers):
+    if not allow_empty and not all(int(torch.count_nonzero(layer)) for layer in layers):
         layers = top_k_mask(_best_unit_first(flat, sizes), total).split(sizes)
     return dict(zip(units, layers, strict=True))
 
@@ -78,20 +88,44 @@ def select_units(
 def top_k_mask(scores: Tensor, k: int) -> Tensor:
     """True at the `k` largest of a flat tensor, equal scores in order of their index.
 
-    A threshold alone keeps all scores that equal it or none; the first of them are added to make
-    the count exact. Equal to a stable descending sort, without the sort.
+    Equal to a stable descending sort, without the sort: linear in the number of scores. A threshold
+    alone would keep all scores that equal it or none, so the first of them are added one by one.
+    """
+    if k == 0 or k == scores.numel():
+        return torch.full_like(scores, k > 0, dtype=torch.bool)
+    threshold, above, equal = _kth_largest(scores, k)
+    if above + equal == k:
+        return scores >= threshold
+    if above + equal < k:
+        raise ValueError("Scores to select by contain NaN; was the loss finite?")
+    mask = scores > threshold
+    mask[(scores == threshold).nonzero().flatten()[: k - above]] = True
+    return mask
+
+
+def _kth_largest(scores: Tensor, k: int) -> tuple[Tensor, int, int]:
+    """The k-th largest score, how many are above it, and how many equal it.
+
+    Floyd and Rivest's idea: the ranks around k of a sample bound a narrow band that almost surely
+    holds the answer, and only the band is searched. A band that missed it is found out by
+    counting, and then all scores are searched; so the answer is exact in any case.
     """
     size = scores.numel()
-    if k == 0 or k == size:
-        return torch.full_like(scores, k > 0, dtype=torch.bool)
-    threshold = scores.kthvalue(size - k + 1).values
-    mask = scores > threshold
-    ties = (scores == threshold).nonzero().flatten()
-    missing = k - int(mask.sum())
-    if missing > len(ties):
-        raise ValueError("Scores to select by contain NaN; was the loss finite?")
-    mask[ties[:missing]] = True
-    return mask
+    band, above = scores, 0
+    if size > 16 * SAMPLE:
+        sample = scores[:: size // SAMPLE].sort(descending=True).values
+        rank = k / size * len(sample)
+        margin = 1 + 4 * math.sqrt(rank * (1 - k / size))
+        first, last = math.floor(rank - margin), math.ceil(rank + margin)
+        high = sample[first] if first >= 0 else torch.inf
+        low = sample[last] if last < len(sample) else -torch.inf
+        inside = scores[(scores >= low) & (scores <= high)]
+        outside = int(torch.count_nonzero(scores > high))
+        if outside < k <= outside + len(inside):
+            band, above = inside, outside
+    threshold = band.kthvalue(band.numel() - (k - above) + 1).values
+    larger, equal = torch.count_nonzero(band > threshold), torch.count_nonzero(band == threshold)
+    return threshold, above + int(larger), int(equal)
 
 
 def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:

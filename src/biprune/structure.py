@@ -25,13 +25,14 @@ _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 
 @dataclass(frozen=True)
 class Structure:
-    """The shape of a unit (`dim` None: one weight) and how units compete.
+    """What a unit is (`dim` None: one weight; else a slice along it) and how units compete.
 
     `scope` "global" ranks all units of the model together; "layer" prunes the same fraction of
     every layer, as the paper does for filters and channels.
     """
 
     name: str
+    unit: str
     dim: int | None
     scope: Scope
 
@@ -60,9 +61,9 @@ class Structure:
 
 
 STRUCTURES = {
-    "weight": Structure("weight", dim=None, scope="global"),
-    "filter": Structure("filter", dim=0, scope="layer"),
-    "channel": Structure("channel", dim=1, scope="layer"),
+    "weight": Structure("weight", "one weight", dim=None, scope="global"),
+    "filter": Structure("filter", "an output filter of a convolution", dim=0, scope="layer"),
+    "channel": Structure("channel", "an input channel of a convolution", dim=1, scope="layer"),
 }
 
 

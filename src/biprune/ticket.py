@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from biprune.deploy.artifact import prefixed, read_artifact, rebuild, under, write_artifact
 from biprune.loop import Cost, Record
@@ -21,7 +22,8 @@ class Ticket:
 
     `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
     on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
-    `settings` are the method's, `data` says how the dataset was loaded.
+    `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
+    offered to it (`include`, `exclude`, `allow_empty`).
     """
 
     model: nn.Module
@@ -34,18 +36,23 @@ class Ticket:
     sparsity: float
     seed: int
     data: dict[str, Any] | None = field(default=None, repr=False)
+    chosen: dict[str, Any] = field(default_factory=dict, repr=False)
+    dense_accuracy: float | None = None
 
     def save(self, folder: Path | str) -> Path:
         """Write the ticket into `folder` as safetensors and JSON."""
         metadata = {
             "model": getattr(self.model, "created_by", None),
+            "layers": list(self.masks),
             "structure": self.masks.structure.name,
             "scope": self.masks.structure.scope,
             "method": self.method,
             "settings": self.settings,
             "sparsity": self.sparsity,
             "seed": self.seed,
+            "chosen": self.chosen,
             "accuracy": self.accuracy,
+            "dense_accuracy": self.dense_accuracy,
             "cost": asdict(self.cost),
             "data": self.data,
             "history": self.history,
@@ -62,8 +69,7 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     """
     metadata, tensors = read_artifact(folder, "ticket")
     try:
-        structure = get_structure(metadata["structure"], metadata["scope"])
-        masks = Masks(under("mask", tensors), structure)
+        masks = saved_masks(metadata, tensors)
         built = rebuild(metadata["model"], under("state", tensors), model)
         ticket = Ticket(
             model=built,
@@ -76,11 +82,20 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
             sparsity=metadata["sparsity"],
             seed=metadata["seed"],
             data=metadata["data"],
+            chosen=metadata["chosen"],
+            dense_accuracy=metadata["dense_accuracy"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"The ticket in {str(folder)!r} is incomplete: {error}.") from None
     check_masks(ticket.model, masks)
     return ticket
+
+
+def saved_masks(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Masks:
+    """The masks of a saved ticket, in the order of its model."""
+    structure = get_structure(metadata["structure"], metadata["scope"])
+    masks = under("mask", tensors)
+    return Masks({name: masks[name] for name in metadata["layers"]}, structure)
 
 
 @torch.no_grad()

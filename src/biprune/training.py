@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -45,6 +45,11 @@ class Recipe:
         check_epochs(self.epochs)
         if self.lr <= 0:
             raise ValueError(f"`lr` must be positive, got {self.lr:g}.")
+        if not 0 <= self.warmup_epochs <= self.epochs:
+            raise ValueError(
+                f"`warmup_epochs` must be in [0, {self.epochs}], the epochs of the run, got "
+                f"{self.warmup_epochs:g}."
+            )
         self.lr_schedule()
 
     def lr_schedule(self) -> LRSchedule:
@@ -109,14 +114,14 @@ class PlainSGD:
         """One batch a step."""
         return ((batch,) for batch in take(batches, steps))
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
         """One SGD step."""
         set_lr(self._optimizer, self._recipe.lr * self._schedule.factor(done))
         loss = backward(group[0])
         if self._masks is not None:
             mask_gradients_(self._masked, self._masks)
         self._optimizer.step()
-        return loss
+        return loss.item()
 
     def record(self) -> Record:
         """The learning rate of the epoch's last step."""
@@ -144,6 +149,7 @@ class TrainResult:
     cost: Cost
     states: dict[int, State] = field(repr=False)
     epochs: int
+    settings: dict[str, Any] = field(repr=False)
 
     @property
     def rewind_epoch(self) -> int:
@@ -183,6 +189,11 @@ def open_data(
     if data.val is not None and validate is None:
         validate = lambda model, val=data.val: accuracy(model, val)  # noqa: E731
     return data.train, evaluate or (lambda model: accuracy(model, data.test)), validate
+
+
+def data_options(data: Dataset | Iterable[Batch]) -> dict[str, Any] | None:
+    """How a named dataset was loaded; None for a user's own batches."""
+    return data.options if isinstance(data, Dataset) else None
 
 
 def train(
@@ -236,13 +247,26 @@ def train(
         compile=compile,
         checkpoint=checkpoint,
         progress=progress,
+        data=data_options(data),
     )
     model = copy_model(model, channels_last=channels_last)
-    if rewind_epochs is None:
-        rewind_epochs = (0, default_rewind_epoch(epochs))
-    run = train_(model, recipe, setup, masks=masks, keep_epochs=rewind_epochs)
-    tested = None if evaluate is None else float(evaluate(model))
-    return TrainResult(model, tested, run.history, run.cost, run.states, epochs)
+    keep = {0, default_rewind_epoch(epochs)} if rewind_epochs is None else set(rewind_epochs)
+    if keep and not 0 <= min(keep) <= max(keep) <= epochs:
+        raise ValueError(
+            f"`rewind_epochs` must be in [0, {epochs}], the epochs of the run, got {sorted(keep)}."
+        )
+    run = train_(model, recipe, setup, masks=masks, keep_epochs=keep)
+    model.zero_grad(set_to_none=True)
+    model.eval()
+    return TrainResult(
+        model=model,
+        accuracy=None if evaluate is None else float(evaluate(model)),
+        history=run.history,
+        cost=run.cost,
+        states=run.states,
+        epochs=epochs,
+        settings={**asdict(recipe), "seed": seed},
+    )
 
 
 def train_(
@@ -251,10 +275,9 @@ def train_(
     setup: Setup,
     *,
     masks: Masks | None = None,
-    keep_epochs: Iterable[int] = (),
+    keep_epochs: Collection[int] = (),
     stage: str = "train",
 ) -> Fit:
     """Train `model` in place."""
     algorithm = PlainSGD(model, recipe, masks)
-    keep = set(keep_epochs)
-    return fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep)
+    return fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep_epochs)

@@ -167,3 +167,8 @@ def test_importing_is_quick():
     code = "import sys, biprune.data; print('sklearn' in sys.modules)"
     run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert run.stdout.strip() == "False"
+
+
+def test_no_training_batch_holds_a_single_image():
+    data = load_data("digits", subset=129, val_fraction=0.0)
+    assert [len(labels) for _, labels in data.train] == [64, 64]

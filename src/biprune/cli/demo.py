@@ -31,7 +31,7 @@ def demo_command(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("biprune-demo"),
     epochs: Annotated[
         int, typer.Option(help="Epochs of each run, even; BiP takes half of them.", min=2)
-    ] = 30,
+    ] = 40,
     seed: options.Seed = 0,
     force: options.Force = False,
     as_json: options.AsJson = False,
@@ -64,9 +64,8 @@ def demo_command(
         folders = {"dense": str(dense_folder), "ticket": str(ticket_folder)}
         print_json({"seed": seed, "epochs": epochs, "runs": rows, **folders})
     else:
-        _print_report(
-            rows, sum(len(labels) for _, labels in data.test), dense_folder, ticket_folder
-        )
+        num_test = sum(len(labels) for _, labels in data.test)
+        _print_report(rows, num_test, dense_folder, ticket_folder)
 
 
 def _prune_all(
@@ -78,7 +77,7 @@ def _prune_all(
     tickets: dict[tuple[str, float], Ticket] = {}
     for sparsity in SPARSITIES:
         for method in METHODS:
-            with show_progress(f"{method} {sparsity:.0%}") as report:
+            with show_progress(f"{method} {_percentage(sparsity)}") as report:
                 tickets[method, sparsity] = prune(
                     dense,
                     data,
@@ -111,7 +110,7 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
         [
             (
                 row["method"],
-                f"{row['sparsity']:.0%}",
+                _percentage(row["sparsity"]),
                 percent(row["accuracy"]),
                 "" if row is rows[0] else f"{row['accuracy'] - rows[0]['accuracy']:+.2f}",
                 f"{row['kept']:,}",
@@ -129,8 +128,13 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
     )
     print_lines(
         "",
-        f"The dense run is in {dense}, BiP's ticket at {SAVED[1]:.0%} in {ticket}. Next:",
+        f"Saved: {dense}, and BiP's ticket at {_percentage(SAVED[1])} in {ticket}.",
+        "Next, in a shell and in Python:",
         f"  biprune inspect {ticket}",
-        f"  biprune prune {dense} --sparsity 0.95 --epochs 15 --out runs/bip95",
-        f"  python -c 'import biprune; print(biprune.load_ticket(\"{ticket}\").masks)'",
+        f"  biprune prune {dense} --sparsity 0.95 --epochs 20 --out runs/bip95",
+        f"  ticket = biprune.load_ticket({str(ticket)!r})",
     )
+
+
+def _percentage(sparsity: float) -> str:
+    return f"{100 * sparsity:.0f} %"

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,7 +30,8 @@ def inspect_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a saved ticket or dense run is, what it reached and what it cost."""
-    from biprune.deploy.artifact import read_artifact, read_metadata, under
+    from biprune.deploy.artifact import read_artifact, read_metadata
+    from biprune.ticket import saved_masks
 
     kind = read_metadata(folder)["format"].removeprefix("biprune ")
     metadata, tensors = read_artifact(folder, kind)
@@ -39,7 +39,7 @@ def inspect_command(
         if kind == "dense":
             facts, masks = dense_facts(metadata), None
         else:
-            masks = _masks(metadata, under("mask", tensors))
+            masks = saved_masks(metadata, tensors)
             facts = ticket_facts(metadata, masks)
     except (KeyError, TypeError) as error:
         raise ValueError(f"The {kind} in {str(folder)!r} is incomplete: {error}.") from None
@@ -50,20 +50,6 @@ def inspect_command(
     if masks is not None:
         _print_layers(masks)
     _print_history(metadata["history"])
-
-
-def _masks(metadata: Metadata, tensors: dict[str, Any]) -> Masks:
-    from biprune import Masks
-    from biprune.structure import get_structure
-
-    # The file does not keep the model's order; names with their numbers in order come close.
-    ordered = {name: tensors[name] for name in sorted(tensors, key=_natural)}
-    return Masks(ordered, get_structure(metadata["structure"], metadata["scope"]))
-
-
-def _natural(name: str) -> list[tuple[bool, int, str]]:
-    parts = re.split(r"(\d+)", name)
-    return [(part.isdigit(), int(part) if part.isdigit() else 0, part) for part in parts]
 
 
 def _mask_document(masks: Masks) -> dict[str, Any]:

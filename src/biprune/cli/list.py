@@ -83,8 +83,7 @@ def _data() -> Entries:
 def _structures() -> Entries:
     from biprune import STRUCTURES
 
-    units = {None: "one weight", 0: "an output filter", 1: "an input channel"}
     return {
-        name: {"unit": units[structure.dim], "scope": structure.scope}
+        name: {"unit": structure.unit, "scope": structure.scope}
         for name, structure in STRUCTURES.items()
     }

@@ -75,6 +75,7 @@ class _Lines:
 
     def __init__(self, label: str) -> None:
         self._label = label
+        self._first_stage: str | None = None
         self._last_line = time.monotonic()
 
     def __call__(self, event: Event) -> None:
@@ -86,7 +87,8 @@ class _Lines:
         if finished % every and finished < event.epochs and not overdue:
             return
         self._last_line = time.monotonic()
-        stage = "" if event.stage == self._label else f" ({event.stage})"
+        self._first_stage = self._first_stage or event.stage
+        stage = "" if event.stage == self._first_stage else f" ({event.stage})"
         text = f"{self._label}{stage}: epoch {finished}/{event.epochs}"
         text += f", loss {event.record['loss']:.4f}"
         if "accuracy" in event.record:

@@ -12,7 +12,7 @@ from biprune.cli import options
 from biprune.cli.outputs import output_folder, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
-from biprune.cli.summary import percent, ticket_facts
+from biprune.cli.summary import ticket_facts
 from biprune.cli.tables import print_facts, print_json, print_lines
 
 EXAMPLES = """\
@@ -25,46 +25,55 @@ $ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
 Run the same command again after a kill: it goes on where it was."""
 
 
+Dense = Annotated[
+    Path, typer.Argument(metavar="DENSE", help="A folder written by `biprune train`.")
+]
+Sparsity = Annotated[
+    float, typer.Option(help="Fraction of units to remove, in [0, 1).", show_default=False)
+]
+MethodName = Annotated[str, typer.Option(help="A name of `biprune list methods`.")]
+StructureName = Annotated[str, typer.Option(help="A name of `biprune list structures`.")]
+Scope = Annotated[
+    options.Scope | None,
+    typer.Option(help="Rank units together or in each layer.", show_default="the structure's"),
+]
+Epochs = Annotated[int | None, typer.Option(help="Length of the run.", show_default="the method's")]
+Settings = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
+]
+Include = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Prune only these parameters; repeatable."),
+]
+Exclude = Annotated[
+    list[str] | None,
+    typer.Option(metavar="PATTERN", help="Leave these parameters dense; repeatable."),
+]
+AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Let a layer lose all its units.")]
+OwnModel = Annotated[
+    str | None, typer.Option(help="package.module:factory, for a dense run of your own model.")
+]
+
+
 def prune_command(
-    dense: Annotated[
-        Path, typer.Argument(metavar="DENSE", help="A folder written by `biprune train`.")
-    ],
-    sparsity: Annotated[
-        float, typer.Option(help="Fraction of units to remove, in [0, 1).", show_default=False)
-    ],
+    dense: Dense,
+    sparsity: Sparsity,
     out: options.Out,
-    method: Annotated[str, typer.Option(help="A name of `biprune list methods`.")] = "bip",
-    structure: Annotated[str, typer.Option(help="A name of `biprune list structures`.")] = "weight",
-    scope: Annotated[
-        options.Scope | None,
-        typer.Option(help="Rank units together or in each layer.", show_default="the structure's"),
-    ] = None,
-    epochs: Annotated[
-        int | None, typer.Option(help="Length of the run.", show_default="the method's")
-    ] = None,
-    settings: Annotated[
-        list[str] | None,
-        typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
-    ] = None,
-    include: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Prune only these parameters; repeatable."),
-    ] = None,
-    exclude: Annotated[
-        list[str] | None,
-        typer.Option(metavar="PATTERN", help="Leave these parameters dense; repeatable."),
-    ] = None,
-    allow_empty: Annotated[
-        bool, typer.Option("--allow-empty", help="Let a layer lose all its units.")
-    ] = False,
+    method: MethodName = "bip",
+    structure: StructureName = "weight",
+    scope: Scope = None,
+    epochs: Epochs = None,
+    settings: Settings = None,
+    include: Include = None,
+    exclude: Exclude = None,
+    allow_empty: AllowEmpty = False,
     seed: options.Seed = 0,
-    model: Annotated[
-        str | None,
-        typer.Option(help="package.module:factory, for a dense run of your own model."),
-    ] = None,
+    model: OwnModel = None,
     model_option: options.ModelOptions = None,
     root: options.Root = None,
     download: options.Download = False,
+    device: options.Device = "cpu",
     autocast: options.Autocast = False,
     compile: options.Compile = False,
     channels_last: options.ChannelsLast = True,
@@ -73,13 +82,14 @@ def prune_command(
 ) -> None:
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
-    from biprune.cli.models import build_model
+    from biprune.cli.models import build_model, check_device
     from biprune.deploy.artifact import read_artifact, read_metadata
     from biprune.selection import check_sparsity
     from biprune.structure import get_structure
 
     check_sparsity(sparsity)
     get_structure(structure, scope)
+    check_device(device)
     chosen = build_method(method, settings, epochs)
     own_options = options.model_options(model_option)
     if own_options and model is None:
@@ -91,6 +101,7 @@ def prune_command(
     dataset = load_data(**_data_options(source, dense, root), download=download)
     own = None if model is None else build_model(model, dataset, own_options)
     start = load_dense(dense, own)
+    start.model.to(device)
     with resumable(folder) as checkpoints:
         with show_progress(method) as report:
             ticket = prune(
@@ -116,9 +127,7 @@ def prune_command(
     if as_json:
         print_json(metadata)
         return
-    facts = ticket_facts(metadata, ticket.masks)
-    facts["test accuracy"] += f", dense {percent(start.accuracy)}"
-    print_facts({**facts, "saved in": str(folder)})
+    print_facts({**ticket_facts(metadata, ticket.masks), "saved in": str(folder)})
     print_lines("", f"Next: biprune inspect {folder}")
 
 

@@ -37,8 +37,8 @@ def ticket_facts(metadata: Metadata, masks: Masks) -> dict[str, str]:
 
 def _reached(masks: Masks) -> str:
     """Sparsity in units and in weights, a line each where a unit is more than a weight."""
-    kept = sum(int(mask.sum()) for mask in masks.values())
     total = sum(mask.numel() for mask in masks.values())
+    kept = round((1 - masks.weight_sparsity) * total)
     text = f"{masks.weight_sparsity:.4f}: {kept:,} of {total:,} weights kept"
     if masks.structure.dim is None:
         return text
@@ -68,8 +68,11 @@ def _with_options(record: Mapping[str, Any], *wanted: str) -> str:
 
 def _measured(metadata: Metadata) -> dict[str, str]:
     cost = metadata["cost"]
+    accuracy = percent(metadata["accuracy"])
+    if metadata.get("dense_accuracy") is not None:
+        accuracy += f", dense {percent(metadata['dense_accuracy'])}"
     return {
-        "test accuracy": percent(metadata["accuracy"]),
+        "test accuracy": accuracy,
         "cost": f"{cost['forward_passes']:,} forward and {cost['backward_passes']:,} backward "
         f"passes, {cost['seconds']:.1f} s",
     }

@@ -35,15 +35,16 @@ def print_table(
     numeric: Sequence[str] = (),
 ) -> None:
     """A table whose `numeric` columns are aligned to the right."""
-    table = Table(box=box.SIMPLE_HEAD, title=title, title_justify="left", title_style="bold")
+    table = Table(
+        box=box.SIMPLE_HEAD,
+        title=title,
+        title_justify="left",
+        title_style="bold",
+        padding=(0, 1, 0, 0),
+        pad_edge=False,
+    )
     for header in headers:
-        is_number = header in numeric
-        table.add_column(
-            header,
-            justify="right" if is_number else "left",
-            no_wrap=is_number,
-            overflow="fold",
-        )
+        table.add_column(header, justify="right" if header in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
     _console().print(table)

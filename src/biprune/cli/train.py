@@ -21,22 +21,31 @@ $ biprune train mymodels:net digits --epochs 10 --out runs/own
 Run the same command again after a kill: it goes on where it was."""
 
 
+Epochs = Annotated[int, typer.Option(help="Passes over the training data.")]
+LearningRate = Annotated[float, typer.Option(help="Learning rate.")]
+Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
+WeightDecay = Annotated[float, typer.Option(help="Weight decay.")]
+Schedule = Annotated[options.Shape, typer.Option(help="Shape of the rate's decay.")]
+WarmupEpochs = Annotated[float, typer.Option(help="Linear warm-up.")]
+RewindEpochs = Annotated[
+    str | None,
+    typer.Option(
+        help="States to keep for rewinding, e.g. 0,2.", show_default="0 and 5 % of the run"
+    ),
+]
+
+
 def train_command(
     model: options.ModelName,
     data: options.DataName,
     out: options.Out,
-    epochs: Annotated[int, typer.Option(help="Passes over the training data.")] = 160,
-    lr: Annotated[float, typer.Option(help="Learning rate.")] = 0.1,
-    momentum: Annotated[float, typer.Option(help="Momentum of SGD.")] = 0.9,
-    weight_decay: Annotated[float, typer.Option(help="Weight decay.")] = 5e-4,
-    schedule: Annotated[options.Shape, typer.Option(help="Shape of the rate's decay.")] = "step",
-    warmup_epochs: Annotated[float, typer.Option(help="Linear warm-up.")] = 0.0,
-    rewind_epochs: Annotated[
-        str | None,
-        typer.Option(
-            help="States to keep for rewinding, e.g. 0,2.", show_default="0 and 5 % of the run"
-        ),
-    ] = None,
+    epochs: Epochs = 160,
+    lr: LearningRate = 0.1,
+    momentum: Momentum = 0.9,
+    weight_decay: WeightDecay = 5e-4,
+    schedule: Schedule = "step",
+    warmup_epochs: WarmupEpochs = 0.0,
+    rewind_epochs: RewindEpochs = None,
     seed: options.Seed = 0,
     width: options.Width = None,
     model_option: options.ModelOptions = None,
@@ -47,6 +56,7 @@ def train_command(
     val_fraction: options.ValFraction = 0.1,
     image_size: options.ImageSize = None,
     workers: options.Workers = 2,
+    device: options.Device = "cpu",
     autocast: options.Autocast = False,
     compile: options.Compile = False,
     channels_last: options.ChannelsLast = True,
@@ -55,7 +65,7 @@ def train_command(
 ) -> None:
     """Train a dense model by SGD, test it once, and save it with the states to rewind to."""
     from biprune import load_data, save_dense, train
-    from biprune.cli.models import build_model, check_model
+    from biprune.cli.models import build_model, check_device, check_model
     from biprune.deploy.artifact import read_metadata
     from biprune.training import Recipe
 
@@ -63,6 +73,7 @@ def train_command(
     kept_epochs = options.epoch_list(rewind_epochs)
     model_options = {"width": width, **options.model_options(model_option)}
     check_model(model, model_options)
+    check_device(device)
     folder = output_folder(out, force=force)
     dataset = load_data(
         data,
@@ -75,7 +86,7 @@ def train_command(
         workers=workers,
         download=download,
     )
-    network = build_model(model, dataset, model_options, seed=seed)
+    network = build_model(model, dataset, model_options, seed=seed).to(device)
     with resumable(folder) as checkpoints:
         with show_progress("train") as report:
             result = train(

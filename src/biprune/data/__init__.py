@@ -117,6 +117,8 @@ def load_data(
         val_fraction=val_fraction,
         seed=seed,
     )
+    if len(train) % batch_size == 1 and len(train) > 1:
+        train = train[:-1]  # BatchNorm cannot train on a last batch of one image
     test = torch.arange(len(source.test.labels))
     return Dataset(
         name=name,

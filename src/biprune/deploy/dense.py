@@ -20,6 +20,7 @@ def save_dense(
     metadata = {
         "model": getattr(result.model, "created_by", None),
         "epochs": result.epochs,
+        "settings": result.settings,
         "accuracy": result.accuracy,
         "cost": asdict(result.cost),
         "rewind_epochs": sorted(result.states),
@@ -43,6 +44,7 @@ def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResul
             cost=Cost(**metadata["cost"]),
             states={e: under(f"epoch-{e}", tensors) for e in metadata["rewind_epochs"]},
             epochs=metadata["epochs"],
+            settings=metadata["settings"],
         )
     except (KeyError, TypeError) as error:
         raise ValueError(f"The dense run in {str(folder)!r} is incomplete: {error}.") from None

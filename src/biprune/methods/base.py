@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from biprune.checkpoint import State
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
-from biprune.selection import select
+from biprune.selection import expand, select, select_units
 from biprune.structure import Patterns, Structure, prunable
 from biprune.training import Recipe, check_epochs, train_
 
@@ -62,6 +62,17 @@ class Target:
         """Masks at the target sparsity, or at another on the way to it."""
         sparsity = self.sparsity if sparsity is None else sparsity
         return select(scores, sparsity, self.structure, allow_empty=self.allow_empty)
+
+    def select_units(
+        self,
+        weights: Mapping[str, Tensor],
+        units: Mapping[str, Tensor],
+        sparsity: float | None = None,
+    ) -> Masks:
+        """The same from scores of units, for methods with a pooling of their own."""
+        sparsity = self.sparsity if sparsity is None else sparsity
+        kept = select_units(units, sparsity, self.structure, allow_empty=self.allow_empty)
+        return expand(kept, weights, self.structure)
 
 
 @dataclass(frozen=True)

@@ -19,13 +19,13 @@ Differences from the authors' released code, which departs from their paper:
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
-from torch import Tensor
 
 from biprune.batches import Batch, take
 from biprune.loop import Backward, Record, Setup, fit
@@ -186,7 +186,7 @@ class BiPAlgorithm:
         lower = chain(first_pass, take(batches, steps * (num_lower - 1)))
         return zip(*[lower] * num_lower, reversed(first_pass), strict=True)
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> Tensor:
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
         """The theta-steps, then the m-step; the mean loss of their passes."""
         optimizer, method = self.optimizer, self._method
         set_lr(optimizer.lower, method.lr * self._lower_lr.factor(done))
@@ -196,13 +196,16 @@ class BiPAlgorithm:
             losses.append(backward(batch))
             optimizer.lower_step()
         losses.append(backward(group[-1]))
+        loss = torch.stack(losses).mean().item()
+        if not math.isfinite(loss):
+            return loss  # before NaN scores could be ranked
         self._steps_left -= 1
         if self._steps_left == 0:
             self._implicit_ratio = optimizer.implicit_ratio()
         # The mask is drawn at the end of the step, so that the run's last one is at the target.
         optimizer.sparsity = self._sparsity(done + 1 / (self._steps * method.epochs))
         optimizer.upper_step()
-        return torch.stack(losses).mean()
+        return loss
 
     def record(self) -> Record:
         """Learning rates, and how the mask moved in this epoch."""

@@ -1,0 +1,552 @@
+"""The command line end to end, on digits and small nets."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import re
+import shlex
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from inspect import Parameter, signature
+from pathlib import Path
+from typing import Any, get_args
+
+import pytest
+import torch
+from rich.console import Console
+from safetensors.torch import load_file
+from typer.main import get_command
+
+import biprune
+from biprune.cli import app as app_module
+from biprune.cli import demo, inspect, options, progress, prune, train
+from biprune.cli import list as listing
+from biprune.cli.app import app, main
+from biprune.loop import Event
+from biprune.schedule import Shape
+from biprune.structure import Scope
+
+COMMANDS = ("demo", "train", "prune", "inspect", "list")
+TINY = "--subset 200 --width 4 --epochs 2"
+BIPRUNE = [sys.executable, "-c", "from biprune.cli import main; main()"]
+
+Result = tuple[int, str, str]
+Run = Callable[..., Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process: exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def invoke(line: str) -> Result:
+        with pytest.raises(SystemExit) as exit_:
+            main(shlex.split(line))
+        captured = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, captured.out, captured.err
+
+    return invoke
+
+
+@pytest.fixture(scope="module")
+def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("dense") / "run"
+    with pytest.raises(SystemExit) as exit_:
+        main(shlex.split(f"train resnet8 digits {TINY} --out {folder}"))
+    assert exit_.value.code == 0
+    return folder
+
+
+def saved(folder: Path) -> dict[str, Any]:
+    return json.loads((folder / "biprune.json").read_text())
+
+
+def one_error(result: Result) -> str:
+    """The message of a user's mistake: one line, exit code 2, nothing on stdout."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.startswith("error: ")
+    assert err.count("\n") == 1
+    assert err.endswith("\n")
+    return err.removeprefix("error: ").strip()
+
+
+def test_train_saves_what_the_library_trains(run: Run, dense: Path) -> None:
+    data = biprune.load_data("digits", subset=200)
+    model = biprune.create_model("resnet8", in_channels=1, width=4)
+    expected = biprune.train(model, data, epochs=2)
+    loaded = biprune.load_dense(dense)
+    assert loaded.accuracy == expected.accuracy
+    assert loaded.cost.forward_passes == expected.cost.forward_passes
+    assert sorted(loaded.states) == [0, 1]
+    for name, tensor in expected.model.state_dict().items():
+        assert torch.equal(loaded.model.state_dict()[name], tensor)
+    assert saved(dense)["data"] == data.options
+    assert sorted(path.name for path in dense.iterdir()) == ["biprune.json", "tensors.safetensors"]
+
+
+def test_train_passes_its_options_on(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, stdout, _ = run(
+        f"train resnet8 digits --subset 100 --epochs 2 --batch-size 20 --val-fraction 0.2 "
+        f"--schedule cosine --warmup-epochs 1 --rewind-epochs 0,2 --seed 3 --lr 0.05 "
+        f"--no-channels-last --model-option width=4 --model-option shortcut=B --out {out} --json"
+    )
+    metadata = json.loads(stdout)
+    assert code == 0
+    assert metadata == saved(out)
+    assert metadata["rewind_epochs"] == [0, 2]
+    assert (metadata["model"]["width"], metadata["model"]["shortcut"]) == (4, "B")
+    assert (metadata["data"]["seed"], metadata["data"]["val_fraction"]) == (3, 0.2)
+    assert metadata["cost"]["forward_passes"] == 2 * 4  # 80 images in batches of 20
+    assert metadata["history"][-1]["lr"] == pytest.approx(0.025 * (1 + math.cos(0.875 * math.pi)))
+
+
+def test_train_closes_with_facts_and_the_next_command(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    code, stdout, stderr = run(f"train resnet8 digits {TINY} --out {out}")
+    assert code == 0
+    assert re.search(r"test accuracy +\d+\.\d\d %", stdout)
+    assert f"Next: biprune prune {out} --sparsity 0.9" in stdout
+    assert re.fullmatch(r"(train: epoch [12]/2, loss \d+\.\d+, validation \d+\.\d %\n){2}", stderr)
+
+
+def test_defaults_are_the_librarys() -> None:
+    for command, function in (
+        (train.train_command, biprune.train),
+        (train.train_command, biprune.load_data),
+        (prune.prune_command, biprune.prune),
+    ):
+        own, library = signature(command).parameters, signature(function).parameters
+        empty = Parameter.empty
+        shared = {
+            name: (own[name].default, library[name].default)
+            for name in own.keys() & library.keys()
+            if own[name].default is not empty and library[name].default is not empty
+        }
+        assert len(shared) > 4
+        for name, (default, expected) in shared.items():
+            assert default == expected, name
+
+
+def test_choices_are_the_librarys() -> None:
+    assert get_args(options.Shape) == get_args(Shape)
+    assert get_args(options.Scope) == get_args(Scope)
+
+
+def test_prune_saves_what_the_library_prunes(run: Run, dense: Path, tmp_path: Path) -> None:
+    out = tmp_path / "bip"
+    code, stdout, _ = run(
+        f"prune {dense} --sparsity 0.9 --epochs 2 --seed 1 --set gamma=0.5 "
+        f"--set implicit_gradient=false --exclude head --out {out} --json"
+    )
+    assert code == 0
+    assert json.loads(stdout) == saved(out)
+    data = biprune.load_data("digits", subset=200)
+    method = biprune.BiP(epochs=2, gamma=0.5, implicit_gradient=False)
+    expected = biprune.prune(
+        biprune.load_dense(dense), data, method, sparsity=0.9, seed=1, exclude="head"
+    )
+    ticket = biprune.load_ticket(out)
+    assert ticket.masks == expected.masks
+    assert ticket.accuracy == expected.accuracy
+    assert "head.weight" not in ticket.masks
+    assert not (out / "checkpoints").exists()
+
+
+@pytest.mark.parametrize("method", ["omp", "random"])
+def test_prune_by_filter(run: Run, dense: Path, tmp_path: Path, method: str) -> None:
+    out = tmp_path / "ticket"
+    code, stdout, stderr = run(
+        f"prune {dense} --method {method} --structure filter --scope global --sparsity 0.5 "
+        f"--epochs 1 --out {out}"
+    )
+    ticket = biprune.load_ticket(out)
+    assert code == 0
+    assert (ticket.masks.structure.name, ticket.masks.structure.scope) == ("filter", "global")
+    assert f"{ticket.masks.kept} of {ticket.masks.total} filters kept" in stdout
+    assert stderr.startswith(f"{method}: epoch 1/1, loss")
+    assert f"Next: biprune inspect {out}" in stdout
+
+
+OWN_MODEL = """
+from torch import nn
+
+def net(num_classes, hidden=6):
+    layers = nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, num_classes)
+    return nn.Sequential(nn.Flatten(), *layers)
+
+def five_outputs():
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+"""
+
+
+def test_own_model_from_the_current_folder(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "own_model.py").write_text(OWN_MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    option = "--model-option hidden=8"
+    code, out, _ = run(f"train own_model:net digits --epochs 1 {option} --out dense")
+    assert code == 0
+    assert "--model own_model:net" in out
+    pruning = "prune dense --sparsity 0.5 --epochs 1 --out pruned"
+    assert "Build it yourself and pass it" in one_error(run(pruning))
+    assert "goes with `--model`" in one_error(run(f"{pruning} {option}"))
+    assert run(f"{pruning} --model own_model:net {option}")[0] == 0
+    assert run("inspect pruned")[0] == 0
+
+    message = one_error(run("train own_model:five_outputs digits --epochs 1 --out five"))
+    assert "Labels run from 0 to 9, but the model has 5 outputs" in message
+    assert "has no function 'nets'" in one_error(run("train own_model:nets digits --out x"))
+
+
+def test_moved_data(run: Run, dense: Path, tmp_path: Path) -> None:
+    options_ = prune._data_options(saved(dense), dense, Path("elsewhere"))
+    assert options_["root"] == "elsewhere"
+    folder = {"data": {"name": "folder:old", "root": None}}
+    assert prune._data_options(folder, dense, Path("new"))["name"] == "folder:new"
+    with pytest.raises(ValueError, match="does not say which data"):
+        prune._data_options({"data": None}, dense, None)
+
+
+def test_list(run: Run) -> None:
+    code, out, err = run("list")
+    assert (code, err) == (0, "")
+    for names in (biprune.METHODS, biprune.MODELS, biprune.DATASETS, biprune.STRUCTURES):
+        for name in names:
+            assert re.search(rf"^ {re.escape(name)} ", out, re.MULTILINE), name
+    assert max(map(len, out.splitlines())) <= 80
+
+    document = json.loads(run("list --json")[1])
+    assert document["methods"]["bip"]["settings"] == biprune.BiP().settings
+    assert document["methods"]["omp"]["retrains"] is True
+    assert list(json.loads(run("list models --json")[1])) == ["models"]
+    assert "Kinds: methods, models, data, structures" in one_error(run("list modles"))
+
+
+def test_inspect_a_ticket(run: Run, dense: Path, tmp_path: Path) -> None:
+    out = tmp_path / "ticket"
+    run(f"prune {dense} --sparsity 0.8 --epochs 2 --set retrain_epochs=1 --out {out}")
+    code, text, err = run(f"inspect {out}")
+    ticket = biprune.load_ticket(out)
+    assert (code, err) == (0, "")
+    assert max(map(len, text.splitlines())) <= 80
+    assert re.search(r"settings +epochs=2, retrain_epochs=1 *$", text, re.MULTILINE)
+    assert f"{ticket.masks.kept:,} of {ticket.masks.total:,} weights kept" in text
+    for name, count in ticket.masks.per_layer().items():
+        assert re.search(rf"{name} +{count.kept:,} +{count.total:,} +{count.sparsity:.4f}", text)
+    first, last = (ticket.history[i]["iou"] for i in (0, 1))
+    assert re.search(rf"bip +mask IoU +{first:.4f} +{last:.4f} +2", text)
+    assert "note: retrained from BiP's own weights" in text
+
+    document = json.loads(run(f"inspect {out} --json")[1])
+    masks = document.pop("masks")
+    assert document == saved(out)
+    assert (masks["kept"], masks["total"]) == (ticket.masks.kept, ticket.masks.total)
+    assert masks["layers"].keys() == ticket.masks.keys()
+
+
+def test_inspect_a_dense_run(run: Run, dense: Path) -> None:
+    code, text, _ = run(f"inspect {dense}")
+    assert code == 0
+    assert "epoch 0, epoch 1" in text
+    assert json.loads(run(f"inspect {dense} --json")[1]) == saved(dense)
+
+
+def test_inspect_what_is_not_ours(run: Run, dense: Path, tmp_path: Path) -> None:
+    assert "there is no biprune.json" in one_error(run(f"inspect {tmp_path}"))
+    assert "there is no biprune.json" in one_error(run(f"inspect {tmp_path / 'nothing'}"))
+    (tmp_path / "biprune.json").write_text('{"format": "other"}')
+    assert "was not written by biprune" in one_error(run(f"inspect {tmp_path}"))
+    metadata = saved(dense)
+    del metadata["cost"]
+    (tmp_path / "biprune.json").write_text(json.dumps(metadata))
+    (tmp_path / "tensors.safetensors").write_bytes((dense / "tensors.safetensors").read_bytes())
+    assert "is incomplete: 'cost'" in one_error(run(f"inspect {tmp_path}"))
+
+
+def test_demo(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "demo"
+    code, stdout, _ = run(f"demo --epochs 2 --out {out}")
+    assert code == 0
+    methods = re.findall(r"^ (dense|bip|omp|random) +(\d+) %", stdout, re.MULTILINE)
+    pruned = [(name, share) for share in ("90", "97") for name in ("bip", "omp", "random")]
+    assert methods == [("dense", "0"), *pruned]
+    assert len(set(re.findall(r" (\d+) +\d+\.\d *$", stdout, re.MULTILINE))) == 1  # equal passes
+    assert f"biprune inspect {out / 'bip-90'}" in stdout
+    assert biprune.load_ticket(out / "bip-90").masks.sparsity == pytest.approx(0.9, abs=1e-4)
+    assert sorted(path.name for path in out.iterdir()) == ["bip-90", "dense"]
+
+    assert "already holds a finished result" in one_error(run(f"demo --epochs 2 --out {out}"))
+    code, stdout, _ = run(f"demo --epochs 2 --out {out} --force --json")
+    document = json.loads(stdout)
+    accuracies = {(row["method"], row["sparsity"]): row["accuracy"] for row in document["runs"]}
+    assert len(accuracies) == 7
+    assert document["runs"][1]["accuracy"] == biprune.load_ticket(document["ticket"]).accuracy
+    assert "must be even" in one_error(run("demo --epochs 3"))
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("--sparsity 90", "`sparsity` must be in [0, 1), got 90. Did you mean 0.9?"),
+        ("--sparsity 0.9 --method bpi", "Unknown method 'bpi'. Methods: bip, "),
+        ("--sparsity 0.9 --method bpi", "Closest: bip."),
+        ("--sparsity 0.9 --set gama=1", "The method 'bip' has no setting 'gama'. Settings: epochs"),
+        ("--sparsity 0.9 --set gamma", "`--set` takes KEY=VALUE, got 'gamma'."),
+        ("--sparsity 0.9 --set gamma=big", "`gamma` must be a number, got 'big'."),
+        ("--sparsity 0.9 --set lower_steps=1.5", "`lower_steps` must be an integer, got '1.5'."),
+        ("--sparsity 0.9 --set couple_gamma=1", "`couple_gamma` must be true or false, got '1'."),
+        ("--sparsity 0.9 --set schedule=up", "`schedule` must be one of cosine, step, constant"),
+        ("--sparsity 0.9 --structure row", "Unknown structure 'row'. Structures: weight, filter"),
+        ("--sparsity 0.9 --scope row", "Invalid value for '--scope'"),
+        ("--sparsity 0.9 --epochs 0", "`epochs` must be at least 1, got 0."),
+        ("--sparsity much", "Invalid value for '--sparsity'"),
+        ("", "Missing option '--sparsity'. See `biprune prune --help`."),
+    ],
+)
+def test_prune_mistakes_are_told_before_any_work(
+    run: Run, tmp_path: Path, arguments: str, message: str
+) -> None:
+    """The dense folder does not exist, and nobody looks."""
+    out = tmp_path / "out"
+    assert message in one_error(run(f"prune {tmp_path / 'dense'} {arguments} --out {out}"))
+    assert not out.exists()
+
+
+def test_prune_mistakes_about_folders(run: Run, dense: Path, tmp_path: Path) -> None:
+    start = f"prune {dense} --sparsity 0.9 --epochs 1"
+    absent = tmp_path / "absent"
+    expected = f"'{absent}' holds nothing saved by biprune"
+    assert expected in one_error(run(f"prune {absent} --sparsity 0.9 --out {tmp_path / 'x'}"))
+    (tmp_path / "file").touch()
+    assert "Cannot write to the folder" in one_error(run(f"{start} --out {tmp_path / 'file'}"))
+    assert "is the dense run itself" in one_error(run(f"{start} --force --out {dense}"))
+    assert "nothing to prune" in one_error(run(f"{start} --exclude '*' --out {tmp_path / 'x'}"))
+    assert "matches no parameter" in one_error(run(f"{start} --exclude fc --out {tmp_path / 'x'}"))
+    ticket = tmp_path / "ticket"
+    assert run(f"{start} --out {ticket}")[0] == 0
+    assert "already holds a finished result" in one_error(run(f"{start} --out {ticket}"))
+    assert run(f"{start} --out {ticket} --force")[0] == 0
+    message = one_error(run(f"prune {ticket} --sparsity 0.9 --out {tmp_path / 'x'}"))
+    assert "holds a biprune ticket, not a biprune dense" in message
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ("resnet21 digits", "Unknown model 'resnet21'."),
+        ("resnet21 digits", "Closest: resnet20."),
+        ("resnet8 digits --model-option depth=3", "does not take `depth`"),
+        ("resnet8 digits --model-option shortcut", "`--model-option` takes KEY=VALUE"),
+        ("resnet8 digit", "Unknown data 'digit'."),
+        ("resnet8 digits --lr 0", "`lr` must be positive, got 0."),
+        ("resnet8 digits --epochs 0", "`epochs` must be at least 1, got 0."),
+        ("resnet8 digits --rewind-epochs 0-2", "`--rewind-epochs` takes epochs such as 0,2"),
+        ("resnet8 digits --subset 5", "`subset`"),
+        ("resnet8 cifar10 --root nowhere", "The data is not in nowhere."),
+        ("nowhere.at_all:net digits", "Cannot import model 'nowhere.at_all:net'"),
+        ("resnet8", "Missing argument 'DATA'. See `biprune train --help`."),
+        ("resnet8 digits --epoch 3", "No such option: --epoch"),
+    ],
+)
+def test_train_mistakes(run: Run, tmp_path: Path, arguments: str, message: str) -> None:
+    assert message in one_error(run(f"train {arguments} --out {tmp_path / 'out'}"))
+
+
+def test_nan_loss(run: Run, tmp_path: Path) -> None:
+    code, out, err = run(f"train resnet8 digits {TINY} --lr 1e30 --out {tmp_path / 'out'}")
+    assert (code, out) == (2, "")
+    assert re.search(r"^error: The loss became (nan|inf) at step \d+ of epoch 1", err, re.MULTILINE)
+    assert "Lower the learning rate" in err
+
+
+def test_finished_results_are_protected(run: Run, dense: Path) -> None:
+    before = saved(dense)
+    message = one_error(run(f"train resnet8 digits {TINY} --out {dense}"))
+    assert message.startswith(f"'{dense}' already holds a finished result.")
+    assert saved(dense) == before
+
+
+def test_debug_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("BIPRUNE_DEBUG", "1")
+    code, _, err = run("list modles")
+    assert code == 2
+    assert err.startswith("Traceback")
+    assert err.splitlines()[-1].startswith("error: Unknown kind 'modles'")
+
+
+def test_bugs_are_not_dressed_up_as_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A TypeError from outside the library, as a user's model may raise it, keeps its traceback."""
+    monkeypatch.setattr(app_module, "PACKAGE", Path("/nowhere"))
+    monkeypatch.setattr(listing, "_models", lambda: len(3))  # pyright: ignore[reportArgumentType]
+    with pytest.raises(TypeError):
+        main(["list", "models"])
+
+
+def start_training(out: Path) -> subprocess.Popen[str]:
+    line = f"train resnet8 digits --subset 400 --width 4 --epochs 20 --out {out}"
+    return subprocess.Popen(
+        [*BIPRUNE, *shlex.split(line)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},  # so as not to wait for a busy core
+    )
+
+
+def stop_after_an_epoch(process: subprocess.Popen[str], checkpoint: Path, number: int) -> str:
+    """Send a signal once the checkpoint has been written anew; what was on stderr."""
+    before = checkpoint.stat().st_mtime_ns if checkpoint.exists() else 0
+    deadline = time.monotonic() + 60
+    while time.monotonic() < deadline and process.poll() is None:
+        if checkpoint.exists() and checkpoint.stat().st_mtime_ns > before:
+            break
+        time.sleep(0.005)
+    process.send_signal(number)
+    return process.communicate(timeout=60)[1]
+
+
+def test_killed_and_interrupted_runs_go_on_to_the_same_bits(run: Run, tmp_path: Path) -> None:
+    stopped, straight = tmp_path / "stopped", tmp_path / "straight"
+    checkpoint = stopped / "checkpoints" / "train.checkpoint"
+
+    killed = start_training(stopped)
+    stop_after_an_epoch(killed, checkpoint, signal.SIGKILL)
+    assert killed.returncode == -signal.SIGKILL
+    assert not (stopped / "biprune.json").exists()
+
+    interrupted = start_training(stopped)
+    err = stop_after_an_epoch(interrupted, checkpoint, signal.SIGINT)
+    assert interrupted.returncode == 130
+    assert f"Run the same command again to go on from {checkpoint.parent}." in err
+    assert "Traceback" not in err
+
+    for folder in (stopped, straight):
+        finished = start_training(folder)
+        assert "test accuracy" in finished.communicate()[0]
+        assert finished.returncode == 0
+    assert saved(stopped)["sha256"] == saved(straight)["sha256"]
+    tensors = load_file(stopped / "tensors.safetensors")
+    for name, tensor in load_file(straight / "tensors.safetensors").items():
+        assert torch.equal(tensors[name], tensor), name
+    assert not checkpoint.parent.exists()
+
+
+def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
+    out = tmp_path / "out"
+    data = biprune.load_data("digits", subset=200)
+    model = biprune.create_model("resnet8", in_channels=1, width=4)
+    biprune.train(model, data, epochs=1, lr=0.2, checkpoint=out / "checkpoints")
+    message = one_error(run(f"train resnet8 digits {TINY} --epochs 1 --out {out}"))
+    assert "belongs to another run: its lr was 0.2, now it is 0.1" in message
+
+
+def event(epoch: int, step: int, stage: str = "bip", accuracy: float | None = None) -> Event:
+    record = None
+    if step == 3:
+        record = {"loss": 0.5} | ({} if accuracy is None else {"accuracy": accuracy})
+    return Event(stage, epoch, 20, step, 3, 0.25, record)
+
+
+def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
+    with progress.show_progress("bip") as report:
+        for epoch in range(20):
+            for step in (1, 2, 3):
+                report(event(epoch, step, accuracy=98.0))
+        report(event(19, 3, stage="retrain"))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    lines = captured.err.splitlines()
+    assert re.findall(r"epoch (\d+)/20", captured.err) == ["4", "8", "12", "16", "20", "20"]
+    assert lines[0] == "bip: epoch 4/20, loss 0.5000, validation 98.0 %"
+    assert lines[-1] == "bip (retrain): epoch 20/20, loss 0.5000"
+
+
+def test_bars_on_a_terminal(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def terminal(**settings: Any) -> Console:
+        return Console(**settings, force_terminal=True, width=80)
+
+    monkeypatch.setattr(progress, "Console", terminal)
+    with progress.show_progress("bip") as report:
+        report(event(18, 3, accuracy=97.0))
+        report(event(19, 3, accuracy=98.0))
+        report(event(0, 1, stage="retrain"))
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.err).replace("\r", "\n").splitlines()
+    assert any(re.match(r"bip .* epoch 20/20 +loss 0.2500 val +98.0 % ", line) for line in shown)
+    assert any(re.match(r"retrain .* epoch 1/20 +loss 0.2500 ", line) for line in shown)
+    assert max(map(len, shown)) <= 80
+
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_help_has_an_example(run: Run, command: str) -> None:
+    code, out, err = run(f"{command} --help")
+    assert (code, err) == (0, "")
+    assert f"$ biprune {command}" in out
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_no_command_shows_the_help(run: Run) -> None:
+    code, out, _ = run("")
+    assert code == 0
+    assert all(re.search(rf"^│ {command} ", out, re.MULTILINE) for command in COMMANDS)
+    assert run("--version")[:2] == (0, f"biprune {biprune.__version__}\n")
+    assert "Did you mean 'train'?" in one_error(run("trian"))
+
+
+def examples() -> list[str]:
+    texts = [app.info.epilog, *(m.EXAMPLES for m in (demo, train, prune, inspect, listing))]
+    joined = "\n".join(str(text) for text in texts).replace("\\\n", " ")
+    return re.findall(r"^\$ biprune (.+)$", joined, re.MULTILINE)
+
+
+@pytest.mark.parametrize("line", examples())
+def test_examples_in_help_parse(line: str) -> None:
+    name, *arguments = shlex.split(line)
+    group = get_command(app)
+    with group.make_context("biprune", [name, *arguments]) as context:
+        command = group.get_command(context, name)  # pyright: ignore[reportAttributeAccessIssue]
+        command.make_context(name, arguments, parent=context).close()
+
+
+HELP_WITHOUT_TORCH = """
+import sys, types
+{prelude}
+from biprune.cli import main
+for line in (["prune", "--help"], ["train"], ["prune", "x", "--sparsity", "y", "--out", "z"]):
+    try:
+        main(line)
+    except SystemExit:
+        pass
+sys.exit("torch" in sys.modules)
+"""
+
+
+@pytest.mark.parametrize(
+    "prelude",
+    [
+        pytest.param(
+            "package = types.ModuleType('biprune'); sys.modules['biprune'] = package\n"
+            f"package.__path__ = [{str(Path(biprune.__file__).parent)!r}]",
+            id="the command line itself",
+        ),
+        pytest.param("", id="with the package"),
+    ],
+)
+def test_help_and_usage_errors_do_not_import_torch(prelude: str) -> None:
+    script = HELP_WITHOUT_TORCH.format(prelude=prelude)
+    environment = {**os.environ, "COLUMNS": "80"}
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment)
+    assert done.returncode == 0, done.stderr
