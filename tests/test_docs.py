@@ -1,0 +1,62 @@
+"""The code in the documents runs, on less data and for fewer epochs."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+
+ROOT = Path(__file__).parents[1]
+SMALLER = [
+    (r"epochs=\d+", "epochs=1"),
+    (r'"resnet20", num_classes=(10|data\.num_classes)', r'"resnet8", width=4, num_classes=\1'),
+    (r'"cifar10", root="data"', '"digits"'),
+    (r"seed=0\)\ndense", "seed=0, in_channels=1)\ndense"),
+    (r"in_channels=1, seed=0, in_channels=1", "in_channels=1, seed=0"),
+]
+
+
+def blocks(document: str) -> list[str]:
+    text = (ROOT / document).read_text(encoding="utf-8")
+    found = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    for pattern, smaller in SMALLER:
+        found = [re.sub(pattern, smaller, block) for block in found]
+    return found
+
+
+@pytest.mark.parametrize(
+    ("document", "count"), [("README.md", 1), ("docs/user-guide.md", 3)], ids=lambda v: str(v)
+)
+def test_python_in_documents_runs(
+    document: str,
+    count: int,
+    conv_net: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = blocks(document)
+    assert len(found) == count
+    for block in found:
+        names = {
+            "biprune": biprune,
+            "model": conv_net,
+            "train_loader": batches,
+            "loader": batches,
+            "epochs": 1,
+            "my_loss": lambda model, batch: nn.functional.cross_entropy(model(batch[0]), batch[1]),
+            "my_accuracy": lambda model: 50.0,
+            "my_validation": lambda model: 50.0,
+        }
+        exec(compile(block, document, "exec"), names)
+        ticket = names["ticket"]
+        assert isinstance(ticket, biprune.Ticket)
+        assert ticket.masks.kept == round(0.1 * ticket.masks.total)
+        pruned = [ticket.model.get_parameter(n)[~mask] for n, mask in ticket.masks.items()]
+        assert not torch.cat(pruned).any()
