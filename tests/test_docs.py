@@ -14,6 +14,7 @@ import biprune
 ROOT = Path(__file__).parents[1]
 SMALLER = [
     (r"epochs=\d+", "epochs=1"),
+    (r'"omp", sparsity=0.9', '"omp", sparsity=0.9, epochs=1'),
     (r'"resnet20", num_classes=(10|data\.num_classes)', r'"resnet8", width=4, num_classes=\1'),
     (r'"cifar10", root="data"', '"digits"'),
     (r"seed=0\)\ndense", "seed=0, in_channels=1)\ndense"),
