@@ -22,7 +22,7 @@ LAYERS = [
     ["selection"],
     ["masked"],
     ["batches", "checkpoint", "schedule", "seeding"],
-    ["evaluation", "loop"],
+    ["evaluation", "loop", "sgd"],
     ["training"],
     ["methods"],
     ["deploy"],

@@ -12,7 +12,7 @@ from biprune.data import Dataset
 from biprune.loop import Event, Setup
 from biprune.masks import Masks
 from biprune.methods import Method, get_method
-from biprune.methods.base import Start, Target
+from biprune.methods.base import Outcome, Start, Target
 from biprune.selection import check_sparsity, num_kept
 from biprune.structure import Patterns, Scope, get_structure
 from biprune.ticket import Ticket, check_masks
@@ -74,24 +74,29 @@ def prune(
     )
     target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
     outcome = chosen.run(_start(model, channels_last), setup, target)
-    outcome.model.zero_grad(set_to_none=True)
-    outcome.model.eval()
     _check_count(outcome.masks, target)
-    check_masks(outcome.model, outcome.masks)
-    return Ticket(
-        model=outcome.model,
-        masks=outcome.masks,
-        accuracy=None if evaluate is None else float(evaluate(outcome.model)),
-        cost=outcome.cost,
-        history=outcome.history,
-        method=chosen.name,
-        settings=chosen.settings,
-        sparsity=sparsity,
-        seed=seed,
-        data=setup.data,
-        chosen={"include": include, "exclude": exclude, "allow_empty": allow_empty},
-        dense_accuracy=model.accuracy if isinstance(model, TrainResult) else None,
-    )
+
+    def measure(outcome: Outcome) -> Ticket:
+        outcome.model.zero_grad(set_to_none=True)
+        outcome.model.eval()
+        check_masks(outcome.model, outcome.masks)
+        return Ticket(
+            model=outcome.model,
+            masks=outcome.masks,
+            accuracy=None if evaluate is None else float(evaluate(outcome.model)),
+            cost=outcome.cost,
+            history=outcome.history,
+            method=chosen.name,
+            settings=chosen.settings,
+            sparsity=sparsity if outcome.sparsity is None else outcome.sparsity,
+            seed=seed,
+            data=setup.data,
+            chosen={"include": include, "exclude": exclude, "allow_empty": allow_empty},
+            dense_accuracy=model.accuracy if isinstance(model, TrainResult) else None,
+            rounds=[measure(earlier) for earlier in outcome.rounds],
+        )
+
+    return measure(outcome)
 
 
 def _start(model: nn.Module | TrainResult, channels_last: bool) -> Start:

@@ -11,8 +11,6 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-import torch
-
 Shape = Literal["cosine", "step", "constant"]
 
 
@@ -46,12 +44,6 @@ class LRSchedule:
         if self.shape == "step":
             return warm * self.decay ** bisect_right(sorted(self.milestones), done)
         return warm
-
-
-def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
-    """Give every parameter group of `optimizer` this learning rate."""
-    for group in optimizer.param_groups:
-        group["lr"] = lr
 
 
 def cubic_sparsity(target: float, done: float, ramp: float) -> float:

@@ -53,6 +53,10 @@ class Structure:
         view[self.dim] = -1
         return units.view(view).expand(shape).clone()
 
+    def num_units(self, weight: Tensor) -> int:
+        """How many units a tensor holds."""
+        return weight.numel() if self.dim is None else weight.shape[self.dim]
+
     def kept_units(self, mask: Tensor) -> Tensor:
         """Which units of a weight mask keep at least one weight."""
         if self.dim is None:
@@ -119,7 +123,9 @@ def prunable(
     parameters = parameter_names(model)
     if include is not None:
         if structure.dim is None:
-            candidates = {id(p) for p in parameters.values() if p.ndim >= 2} - _norm_ids(model)
+            candidates = {id(p) for p in parameters.values() if p.ndim >= 2} - {
+                id(p) for p in norm_parameters(model)
+            }
         candidates &= {id(parameters[n]) for n in _matching(parameters, include, "include")}
     if exclude is not None:
         candidates -= {id(parameters[n]) for n in _matching(parameters, exclude, "exclude")}
@@ -152,8 +158,10 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
     return ids - {id(m.weight) for m in embeddings}
 
 
-def _norm_ids(model: nn.Module) -> set[int]:
-    return {id(p) for m in model.modules() if isinstance(m, _NORMS) for p in m.parameters()}
+def norm_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The trainable weights and biases of norms."""
+    norms = (m for m in unwrap(model).modules() if isinstance(m, _NORMS))
+    return [p for norm in norms for p in norm.parameters() if p.requires_grad]
 
 
 def _as_list(patterns: Patterns) -> list[str]:

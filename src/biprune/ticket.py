@@ -15,6 +15,8 @@ from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
 
+ROUND = "round-"
+
 
 @dataclass
 class Ticket:
@@ -23,7 +25,8 @@ class Ticket:
     `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
     on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
     `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
-    offered to it (`include`, `exclude`, `allow_empty`).
+    offered to it (`include`, `exclude`, `allow_empty`). `rounds` are the tickets that an iterative
+    method passed on its way to this one.
     """
 
     model: nn.Module
@@ -38,9 +41,12 @@ class Ticket:
     data: dict[str, Any] | None = field(default=None, repr=False)
     chosen: dict[str, Any] = field(default_factory=dict, repr=False)
     dense_accuracy: float | None = None
+    rounds: list[Ticket] = field(default_factory=list, repr=False)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the ticket into `folder` as safetensors and JSON."""
+        """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders."""
+        for number, earlier in enumerate(self.rounds, start=1):
+            earlier.save(Path(folder) / f"{ROUND}{number}")
         metadata = {
             "model": getattr(self.model, "created_by", None),
             "layers": list(self.masks),
@@ -56,6 +62,7 @@ class Ticket:
             "cost": asdict(self.cost),
             "data": self.data,
             "history": self.history,
+            "num_rounds": len(self.rounds),
         }
         state = unwrap(self.model).state_dict()
         tensors = prefixed("state", state) | prefixed("mask", self.masks)
@@ -88,6 +95,8 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     except (KeyError, TypeError) as error:
         raise ValueError(f"The ticket in {str(folder)!r} is incomplete: {error}.") from None
     check_masks(ticket.model, masks)
+    rounds = range(1, metadata["num_rounds"] + 1)
+    ticket.rounds = [load_ticket(Path(folder) / f"{ROUND}{n}", model) for n in rounds]
     return ticket
 
 

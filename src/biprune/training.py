@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
 from biprune.checkpoint import State
@@ -18,7 +18,8 @@ from biprune.evaluation import accuracy
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
-from biprune.schedule import LRSchedule, Shape, set_lr
+from biprune.schedule import LRSchedule, Shape
+from biprune.sgd import make_sgd, set_lr
 from biprune.structure import parameter_names, unwrap
 
 REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
@@ -66,24 +67,6 @@ def check_epochs(epochs: int) -> None:
     """Refuse a run of no epochs."""
     if epochs < 1:
         raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
-
-
-def make_sgd(
-    parameters: Iterable[Tensor] | list[dict[str, Any]],
-    device: torch.device,
-    *,
-    lr: float,
-    momentum: float,
-    weight_decay: float = 0.0,
-) -> torch.optim.SGD:
-    """SGD in one fused kernel where the device has one."""
-    return torch.optim.SGD(
-        parameters,
-        lr=lr,
-        momentum=momentum,
-        weight_decay=weight_decay,
-        fused=device.type in ("cpu", "cuda"),
-    )
 
 
 class PlainSGD:

@@ -10,12 +10,30 @@ from typing import Any
 from biprune.methods.base import Method
 from biprune.methods.bip import BiP
 from biprune.methods.dense import Dense
-from biprune.methods.magnitude import OMP
+from biprune.methods.earlybird import EarlyBird
+from biprune.methods.gmp import GMP
+from biprune.methods.grasp import GraSP
+from biprune.methods.hydra import Hydra
+from biprune.methods.imp import IMP
+from biprune.methods.magnitude import OMP, FineTune, Magnitude
+from biprune.methods.prospr import ProsPr
 from biprune.methods.random import Random
+from biprune.methods.snip import SNIP
+from biprune.methods.synflow import SynFlow
 
 METHODS: dict[str, type[Method]] = {
     "bip": BiP,
+    "imp": IMP,
     "omp": OMP,
+    "magnitude": Magnitude,
+    "finetune": FineTune,
+    "gmp": GMP,
+    "hydra": Hydra,
+    "grasp": GraSP,
+    "snip": SNIP,
+    "synflow": SynFlow,
+    "prospr": ProsPr,
+    "earlybird": EarlyBird,
     "random": Random,
     "dense": Dense,
 }

@@ -54,6 +54,18 @@ class Target:
     exclude: Patterns = None
     allow_empty: bool = False
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """Every field by name, JSON-able: what a checkpoint must share to be resumed."""
+        return {
+            "sparsity": self.sparsity,
+            "structure": self.structure.name,
+            "scope": self.structure.scope,
+            "include": self.include,
+            "exclude": self.exclude,
+            "allow_empty": self.allow_empty,
+        }
+
     def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The prunable tensors of `model`."""
         return prunable(model, self.structure, include=self.include, exclude=self.exclude)
@@ -77,12 +89,18 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A pruned model before it is measured: pruned weights exactly zero."""
+    """A pruned model before it is measured: pruned weights exactly zero.
+
+    An iterative method leaves the outcome of every earlier round in `rounds`, each with the
+    `sparsity` that was asked for there; None is the target's.
+    """
 
     model: nn.Module
     masks: Masks
     history: list[Record]
     cost: Cost
+    sparsity: float | None = None
+    rounds: list[Outcome] = field(default_factory=list, repr=False)
 
 
 @dataclass(frozen=True)
@@ -98,6 +116,7 @@ class Method(ABC):
     citation: ClassVar[str]
     starts_from: ClassVar[Literal["dense", "init"]]
     retrains: ClassVar[bool]
+    prunes: ClassVar[bool] = True
 
     @abstractmethod
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
@@ -110,16 +129,39 @@ class Method(ABC):
             return self
         return replace(self, epochs=epochs)
 
+    def data_passes(self, sparsity: float) -> float:
+        """Forward-backward passes over the training data that reaching `sparsity` takes."""
+        del sparsity
+        return getattr(self, "epochs", 0)
+
     @property
     def settings(self) -> dict[str, Any]:
         """Every setting by name, JSON-able."""
         return asdict(self)
 
 
-def retrain_(model: nn.Module, masks: Masks, recipe: Recipe, setup: Setup, note: str) -> Outcome:
+def retrain_(
+    model: nn.Module,
+    masks: Masks,
+    recipe: Recipe,
+    setup: Setup,
+    note: str,
+    *,
+    stage: str = "retrain",
+) -> Outcome:
     """Train the kept weights of `model` in place; the history opens with `note`."""
-    run = train_(model, recipe, setup, masks=masks, stage="retrain")
+    run = train_(model, recipe, setup, masks=masks, stage=stage)
     return Outcome(model, masks, [{"stage": "start", "note": note}, *run.history], run.cost)
+
+
+def mask_record(masks: Masks, before: Masks) -> Record:
+    """How the mask moved in an epoch, for the history."""
+    return {
+        "sparsity": masks.sparsity,
+        "iou": masks.overlap(before),
+        "flip_rate": masks.flip_rate(before),
+        "layer_sparsity": {name: count.sparsity for name, count in masks.per_layer().items()},
+    }
 
 
 def magnitudes(weights: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:

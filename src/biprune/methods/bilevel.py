@@ -18,11 +18,10 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import device_of
-from biprune.masked import Masked
 from biprune.masks import Masks
 from biprune.methods.base import Target, fan_in_bound, magnitudes, seeded_generator
-from biprune.structure import Patterns, Scope, Structure, get_structure, parameter_names
-from biprune.training import make_sgd
+from biprune.sgd import MaskedSGD, make_sgd
+from biprune.structure import Patterns, Scope, Structure, get_structure
 
 ScoreInit = Literal["magnitude", "hydra", "random"]
 ImplicitMask = Literal["binary", "scores"]
@@ -74,10 +73,17 @@ class BiLevelOptimizer:
         )
         weights = self._target.weights(model)
         self.scores = initial_scores(weights, score_init, seed)
-        self._masked = Masked(weights, self._select())
-        self.lower = self._lower_optimizer(
-            lr, momentum, gamma if couple_gamma else weight_decay, weight_decay
+        self._lower_level = MaskedSGD(
+            model,
+            weights,
+            self._select(),
+            lr=lr,
+            momentum=momentum,
+            weight_decay=weight_decay,
+            theta_decay=gamma if couple_gamma else None,
         )
+        self._masked = self._lower_level.masked
+        self.lower = self._lower_level.optimizer
         self.upper = make_sgd(
             self.scores.values(), device_of(model), lr=score_lr, momentum=momentum
         )
@@ -102,11 +108,7 @@ class BiLevelOptimizer:
         every = [p.grad for p in self.model.parameters() if p.grad is not None]
         if not _unscale_(every, loss_scale):
             return False
-        for name, gradient in self._masked.gradients().items():
-            self.theta[name].grad = gradient.masked_fill_(~self.masks[name], 0.0)
-        self.lower.step()
-        self._masked.write()
-        self._forget_gradients()
+        self._lower_level.step()
         return True
 
     @torch.no_grad()
@@ -125,7 +127,8 @@ class BiLevelOptimizer:
             for score in self.scores.values():
                 score.clamp_(0.0, 1.0)
         self._masked.set_masks(self._select())
-        self._forget_gradients()
+        for score in self.scores.values():
+            score.grad = None
         return True
 
     def upper_gradient(self, name: str, gradient: Tensor) -> Tensor:
@@ -148,37 +151,26 @@ class BiLevelOptimizer:
         return float(torch.stack(implicit).norm() / self.gamma / size) if size > 0 else 0.0
 
     def zero_grad(self) -> None:
-        """Drop the gradients of the model and of both levels."""
+        """Drop the model's gradients; those of theta and the scores live only within a step."""
         self.model.zero_grad(set_to_none=True)
-        self._forget_gradients()
 
     def state_dict(self) -> dict[str, Any]:
         """theta, scores, masks and both optimizers; the rest of the model has its own."""
         return {
-            "theta": self.theta,
+            **self._lower_level.state_dict(),
             "scores": self.scores,
-            "masks": dict(self.masks),
-            "sparsity": self.sparsity,
-            "lower": self.lower.state_dict(),
             "upper": self.upper.state_dict(),
+            "sparsity": self.sparsity,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`; the model's weights are written from theta and masks."""
-        if state["theta"].keys() != self.theta.keys():
-            raise ValueError(
-                "The state is of other tensors than the model's prunable ones: "
-                f"{sorted(state['theta'].keys() ^ self.theta.keys())} are in one of them only."
-            )
-        for name, theta in self.theta.items():
-            theta.copy_(state["theta"][name])
-            self.scores[name].copy_(state["scores"][name])
-        self.sparsity = state["sparsity"]
-        self.lower.load_state_dict(state["lower"])
+        self._lower_level.load_state_dict(state)
+        for name, score in self.scores.items():
+            score.copy_(state["scores"][name])
         self.upper.load_state_dict(state["upper"])
-        masks = Masks(state["masks"], self._target.structure)
-        self._masked.set_masks(masks.to(device_of(self.model)))
+        self.sparsity = state["sparsity"]
 
     def _select(self) -> Masks:
         return self._target.select(self.scores, self.sparsity)
@@ -187,23 +179,6 @@ class BiLevelOptimizer:
         if self.implicit_mask == "scores":
             return self.scores[name] * gradient
         return torch.where(self.masks[name], gradient, 0.0)
-
-    def _lower_optimizer(
-        self, lr: float, momentum: float, theta_decay: float, dense_decay: float
-    ) -> torch.optim.SGD:
-        """SGD over theta and over everything trainable that is not pruned."""
-        named = parameter_names(self.model).items()
-        dense = [p for name, p in named if name not in self.theta and p.requires_grad]
-        groups: list[dict[str, Any]] = [
-            {"params": list(self.theta.values()), "weight_decay": theta_decay}
-        ]
-        if dense:
-            groups.append({"params": dense, "weight_decay": dense_decay})
-        return make_sgd(groups, device_of(self.model), lr=lr, momentum=momentum)
-
-    def _forget_gradients(self) -> None:
-        for tensor in (*self.theta.values(), *self.scores.values()):
-            tensor.grad = None
 
 
 @torch.no_grad()

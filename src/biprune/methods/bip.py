@@ -29,9 +29,10 @@ import torch
 
 from biprune.batches import Batch, take
 from biprune.loop import Backward, Record, Setup, fit
-from biprune.methods.base import Method, Outcome, Start, Target, retrain_
+from biprune.methods.base import Method, Outcome, Start, Target, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit
-from biprune.schedule import LRSchedule, Shape, cubic_sparsity, set_lr
+from biprune.schedule import LRSchedule, Shape, cubic_sparsity
+from biprune.sgd import set_lr
 from biprune.training import Recipe, check_epochs
 
 BatchScheme = Literal["different", "reverse", "same"]
@@ -106,6 +107,11 @@ class BiP(Method):
             retrain_epochs=round(self.retrain_epochs * factor),
         )
 
+    def data_passes(self, sparsity: float) -> float:
+        """`lower_steps` passes for theta and one for the mask, whatever the sparsity."""
+        del sparsity
+        return self.epochs * (self.lower_steps + 1) + self.retrain_epochs
+
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, and retrain it if asked to."""
         algorithm = BiPAlgorithm(self, start, setup, target)
@@ -158,15 +164,7 @@ class BiPAlgorithm:
     @property
     def settings(self) -> Mapping[str, Any]:
         """What a checkpoint must share to be resumed."""
-        target = self._target
-        return {
-            **self._method.settings,
-            "sparsity": target.sparsity,
-            "structure": target.structure.name,
-            "scope": target.structure.scope,
-            "layers": list(self.optimizer.theta),
-            "allow_empty": target.allow_empty,
-        }
+        return {**self._method.settings, **self._target.settings}
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
         """`lower_steps` batches and one for the upper level, `steps` times.
@@ -214,11 +212,8 @@ class BiPAlgorithm:
         return {
             "lr": self.optimizer.lower.param_groups[0]["lr"],
             "score_lr": self.optimizer.upper.param_groups[0]["lr"],
-            "sparsity": masks.sparsity,
-            "iou": masks.overlap(before),
-            "flip_rate": masks.flip_rate(before),
+            **mask_record(masks, before),
             "implicit_ratio": self._implicit_ratio,
-            "layer_sparsity": {name: n.sparsity for name, n in masks.per_layer().items()},
         }
 
     def state_dict(self) -> dict[str, Any]:

@@ -18,6 +18,7 @@ class Dense(Method):
     citation: ClassVar[str] = ""
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
+    prunes: ClassVar[bool] = False
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Masks that keep everything."""

@@ -1,10 +1,15 @@
-"""OMP: one-shot magnitude pruning.
+"""One-shot magnitude pruning, in three ways to go on.
 
-Frankle and Carbin, The Lottery Ticket Hypothesis, ICLR 2019; settings of Ma et al., NeurIPS 2021,
-as the BiP paper has them. The score of a weight is |theta| after dense training; one cut to the
-target; the kept weights go back to where they were early in the dense run (epoch 8 of 160) and are
-trained again with a new optimizer and the whole schedule.
+The score of a weight is |theta| after dense training, cut once to the target.
 
+- OMP (Frankle and Carbin, ICLR 2019; settings of Ma et al., NeurIPS 2021, as the BiP paper has
+  them) goes back to the weights of early training and trains them again.
+- Magnitude keeps the trained weights and restarts the schedule: learning-rate rewinding (Renda,
+  Frankle, Carbin, ICLR 2020), the stronger of the two.
+- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015; the
+  baseline of Hydra).
+
+Filters and channels are ranked by the L2 norm of their weights, the same fraction of each layer.
 The public code of Ma et al. rewinds to initialization, leaves the first convolution and the
 classifier dense, and decays by 1e-4; we follow the paper's table.
 """
@@ -16,6 +21,7 @@ from typing import ClassVar, Literal
 
 from biprune.loop import Setup
 from biprune.methods.base import Method, Outcome, Start, Target, magnitudes, retrain_
+from biprune.schedule import Shape
 from biprune.training import Recipe
 
 
@@ -23,13 +29,12 @@ from biprune.training import Recipe
 class OMP(Method):
     """Prune the smallest trained weights at once, rewind, retrain.
 
-    `rewind_epoch` None is 5 % of the dense run. Filters and channels are ranked by the L2 norm of
-    their weights, the same fraction of every layer.
+    `rewind_epoch` None is 5 % of the dense run, 0 the initial weights.
     """
 
     name: ClassVar[str] = "omp"
     summary: ClassVar[str] = "one-shot magnitude, rewound and retrained"
-    citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019; Ma et al., NeurIPS 2021"
+    citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
 
@@ -45,3 +50,39 @@ class OMP(Method):
         note = start.rewind_(self.rewind_epoch)
         recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
         return retrain_(start.model, masks, recipe, setup, note)
+
+
+@dataclass(frozen=True)
+class Magnitude(Method):
+    """Prune the smallest trained weights at once and restart the learning-rate schedule."""
+
+    name: ClassVar[str] = "magnitude"
+    summary: ClassVar[str] = "one-shot magnitude, learning rate rewound"
+    citation: ClassVar[str] = "Renda et al., ICLR 2020"
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = True
+
+    epochs: int = 160
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: Shape = "step"
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Select by trained magnitude, retrain from the trained weights."""
+        masks = target.select(magnitudes(target.weights(start.model)))
+        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay, self.schedule)
+        return retrain_(start.model, masks, recipe, setup, "kept the trained weights")
+
+
+@dataclass(frozen=True)
+class FineTune(Magnitude):
+    """Prune the smallest trained weights at once and train on at a small learning rate."""
+
+    name: ClassVar[str] = "finetune"
+    summary: ClassVar[str] = "one-shot magnitude, fine-tuned"
+    citation: ClassVar[str] = "Han et al., NeurIPS 2015"
+
+    epochs: int = 100
+    lr: float = 0.01
+    schedule: Shape = "cosine"

@@ -1,46 +1,67 @@
 """Random pruning: what any method must beat.
 
-Scores are uniform draws, cut globally or in each layer as the structure says; the pruned network
-is trained from its initial weights with the settings of the other methods that prune at
-initialization (200 epochs, a tenth of the learning rate at 50 % and 75 %).
+Scores are uniform draws, cut globally or in each layer as the scope says, at initialization; the
+training is that of the other methods which prune there. With `like`, another ticket's masks, units
+are shuffled within each layer: the layers keep its counts and lose its choice, the strong control
+of Frankle et al. (ICLR 2021) and Su et al. (NeurIPS 2020).
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import ClassVar, Literal
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, ClassVar
 
 import torch
+from torch import Tensor
 
-from biprune.batches import device_of
-from biprune.loop import Setup
-from biprune.methods.base import Method, Outcome, Start, Target, retrain_, seeded_generator
-from biprune.training import Recipe
+from biprune.masks import Masks
+from biprune.methods.at_init import AtInit, Scoring
+from biprune.methods.base import Target
+from biprune.seeding import derive_seed
 
 
 @dataclass(frozen=True)
-class Random(Method):
+class Random(AtInit):
     """Remove units at random, then train what is left from the initial weights."""
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "random units, trained from initialization"
-    citation: ClassVar[str] = ""
-    starts_from: ClassVar[Literal["dense", "init"]] = "init"
-    retrains: ClassVar[bool] = True
+    citation: ClassVar[str] = "Frankle et al., ICLR 2021"
 
-    epochs: int = 200
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    like: Masks | None = field(default=None, repr=False)
 
-    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Draw, select, train."""
-        note = start.rewind_(0)
-        weights = target.weights(start.model)
-        generator = seeded_generator(setup.seed, device_of(start.model))
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings, of `like` only whether it was given."""
+        plain = {name: getattr(self, name) for name in ("epochs", "lr", "momentum", "weight_decay")}
+        return {**plain, "like": self.like is not None}
+
+    def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
+        """Uniform in [0, 1), with 1 added to as many units of a layer as `like` keeps there."""
+        weight = next(iter(scoring.weights.values()))
+        seed = derive_seed(scoring.setup.seed)
+        generator = torch.Generator(device=weight.device).manual_seed(seed)
         scores = {
-            name: torch.rand(weight.shape, generator=generator, device=weight.device)
-            for name, weight in weights.items()
+            name: torch.rand(
+                target.structure.num_units(weight), generator=generator, device=weight.device
+            )
+            for name, weight in scoring.weights.items()
         }
-        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
-        return retrain_(start.model, target.select(scores), recipe, setup, note)
+        if self.like is None:
+            return scores
+        counts = self._counts(scores)
+        for name, score in scores.items():
+            score[score.argsort(descending=True)[: counts[name]]] += 1.0
+        return scores
+
+    def _counts(self, scores: Mapping[str, Tensor]) -> dict[str, int]:
+        assert self.like is not None
+        layers = self.like.per_layer()
+        sizes = {name: count.total for name, count in layers.items()}
+        if sizes != {name: score.numel() for name, score in scores.items()}:
+            raise ValueError(
+                "`like` has masks of other tensors or units than are to be pruned. Prune with the "
+                "structure, `include` and `exclude` of the ticket it comes from."
+            )
+        return {name: count.kept for name, count in layers.items()}

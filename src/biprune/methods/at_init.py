@@ -1,0 +1,120 @@
+"""What methods that prune before training share: score a copy, select, train the real network."""
+
+from __future__ import annotations
+
+import copy
+import time
+from abc import abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import ClassVar, Literal
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import Batch, count_batches, device_of, num_samples, to_device
+from biprune.loop import Cost, Setup
+from biprune.methods.base import Method, Outcome, Start, Target, retrain_
+from biprune.methods.gates import Gates, gated_parameters
+from biprune.seeding import derive_seed, forked_rng, seed_all
+from biprune.structure import Structure
+from biprune.training import Recipe
+
+SCORING = 1 << 20  # where in a run the scoring draws its seed: apart from every epoch
+
+
+@dataclass
+class Scoring:
+    """A copy of the network to take gradients of, with every pass counted."""
+
+    model: nn.Module
+    weights: dict[str, nn.Parameter]
+    setup: Setup
+    forward_passes: int = field(default=0, init=False)
+    backward_passes: int = field(default=0, init=False)
+
+    def stream(self) -> Iterator[Batch]:
+        """Training batches on the model's device, without end."""
+        device = device_of(self.model)
+        while True:
+            for batch in self.setup.batches:
+                yield to_device(batch, device)
+
+    def batches(self, samples: int, stream: Iterator[Batch] | None = None) -> list[Batch]:
+        """The next batches of `stream` (default: a new one), until `samples` are seen.
+
+        At most as many as make up the training data.
+        """
+        found, seen = [], 0
+        for batch in islice(stream or self.stream(), count_batches(self.setup.batches)):
+            found.append(batch)
+            seen += num_samples(batch)
+            if seen >= samples:
+                break
+        return found
+
+    def gates(self, structure: Structure, batch: Batch) -> Gates:
+        """What the units' gates multiply; filters take a forward pass to find out."""
+        return gated_parameters(self.model, self.weights, structure, lambda: self.loss(batch))
+
+    def loss(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
+        """One forward pass."""
+        self.forward_passes += 1
+        return self.setup.loss(self.model if model is None else model, batch)
+
+    def gradients(
+        self, output: Tensor, parameters: Sequence[Tensor], *, create_graph: bool = False
+    ) -> list[Tensor]:
+        """One backward pass; zeros where `output` does not depend on a parameter."""
+        self.backward_passes += 1
+        if not output.requires_grad:
+            return [torch.zeros_like(p) for p in parameters]
+        found = torch.autograd.grad(
+            output, parameters, create_graph=create_graph, allow_unused=True
+        )
+        pairs = zip(parameters, found, strict=True)
+        return [torch.zeros_like(p) if g is None else g for p, g in pairs]
+
+    def summed_gradients(
+        self, batches: Sequence[Batch], parameters: Sequence[Tensor], model: nn.Module | None = None
+    ) -> list[Tensor]:
+        """Gradients of each batch's mean loss, added up."""
+        total = [torch.zeros_like(p) for p in parameters]
+        for batch in batches:
+            gradients = self.gradients(self.loss(batch, model), parameters)
+            total = [t + g for t, g in zip(total, gradients, strict=True)]
+        return total
+
+
+@dataclass(frozen=True)
+class AtInit(Method):
+    """Score the initial weights, prune once, train; the paper's settings for such methods."""
+
+    starts_from: ClassVar[Literal["dense", "init"]] = "init"
+    retrains: ClassVar[bool] = True
+
+    epochs: int = 200
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+    @abstractmethod
+    def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
+        """A score for each unit of each prunable tensor, flat; the highest stay."""
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Back to the initial weights, score them, train what stays."""
+        note = start.rewind_(0)
+        began = time.perf_counter()
+        model = copy.deepcopy(start.model).train()
+        scoring = Scoring(model, target.weights(model), setup)
+        with forked_rng(setup.batches, device_of(model)):
+            seed_all(derive_seed(setup.seed, SCORING), setup.batches)
+            units = self.unit_scores(scoring, target)
+        masks = target.select_units(scoring.weights, units)
+        seconds = time.perf_counter() - began
+        cost = Cost(seconds, scoring.forward_passes, scoring.backward_passes)
+        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
+        trained = retrain_(start.model, masks, recipe, setup, note)
+        return replace(trained, cost=cost + trained.cost)

@@ -1,0 +1,134 @@
+"""GMP: gradual magnitude pruning, the strongest cheap rival.
+
+Zhu, Gupta. To prune, or not to prune: exploring the efficacy of pruning for model compression.
+ICLR Workshop 2018 (arXiv 2017).
+
+    sparsity(t) = target * (1 - (1 - t / ramp)^3) over the first `ramp` of one retraining
+    every few steps: m <- top k of |theta|;  after the ramp m is fixed
+
+Pruned weights get no gradient but keep their value, and come back if the others shrink below it.
+The BiP paper cites this method and does not run it; the settings are those of its retraining but
+for the schedule, which is cosine: the masks settle in the middle of the run, where a step would be.
+Filters and channels are ours, ranked by L2 norm, the same fraction of each layer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+from biprune.batches import Batch, take
+from biprune.loop import Backward, Record, Setup, fit
+from biprune.methods.base import (
+    Method,
+    Outcome,
+    Start,
+    Target,
+    mask_record,
+)
+from biprune.schedule import LRSchedule, cubic_sparsity
+from biprune.sgd import MaskedSGD, set_lr
+from biprune.training import check_epochs
+
+
+@dataclass(frozen=True)
+class GMP(Method):
+    """Raise the sparsity along a cubic curve while the weights train on.
+
+    Masks are drawn anew every `mask_every` steps until the end of the `ramp`, a part of the run.
+    """
+
+    name: ClassVar[str] = "gmp"
+    summary: ClassVar[str] = "gradual magnitude along a cubic curve, in one retraining"
+    citation: ClassVar[str] = "Zhu and Gupta, ICLR Workshop 2018"
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = False
+
+    epochs: int = 160
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    ramp: float = 0.6
+    mask_every: int = 10
+
+    def __post_init__(self) -> None:
+        check_epochs(self.epochs)
+        if not 0 < self.ramp <= 1:
+            raise ValueError(f"`ramp` must be in (0, 1], got {self.ramp:g}.")
+        if self.mask_every < 1:
+            raise ValueError(f"`mask_every` must be at least 1, got {self.mask_every}.")
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """One retraining under a tightening mask."""
+        algorithm = GMPAlgorithm(self, start, target)
+        run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="gmp")
+        return Outcome(start.model, algorithm.weights.masked.masks, run.history, run.cost)
+
+
+class GMPAlgorithm:
+    """SGD under a mask that is redrawn from magnitudes, for `fit`."""
+
+    def __init__(self, method: GMP, start: Start, target: Target) -> None:
+        self._method = method
+        self._target = target
+        prunable = target.weights(start.model)
+        everything = target.select({n: w.detach() for n, w in prunable.items()}, sparsity=0.0)
+        self.weights = MaskedSGD(
+            start.model,
+            prunable,
+            everything,
+            lr=method.lr,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+        )
+        self._schedule = LRSchedule("cosine")
+        self._last_masks = everything
+        self._steps = 1
+        self._settled = False
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        return {**self._method.settings, **self._target.settings}
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """One batch a step."""
+        self._steps = steps
+        return ((batch,) for batch in take(batches, steps))
+
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+        """One SGD step, and a new mask where one is due."""
+        set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(done))
+        loss = backward(group[0]).item()
+        self.weights.step()
+        total = self._steps * self._method.epochs
+        number = round(done * total) + 1
+        ended = number >= round(self._method.ramp * total)
+        if not self._settled and (ended or number % self._method.mask_every == 0):
+            self._redraw(self._target.sparsity if ended else self._sparsity(number / total))
+            self._settled = ended
+        return loss
+
+    def record(self) -> Record:
+        """The learning rate, and how the mask moved in this epoch."""
+        masks, before = self.weights.masked.masks, self._last_masks
+        self._last_masks = masks
+        return {"lr": self.weights.optimizer.param_groups[0]["lr"], **mask_record(masks, before)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """theta, masks and momentum, and whether the mask is final."""
+        return {**self.weights.state_dict(), "settled": self._settled}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        self.weights.load_state_dict(state)
+        self._settled = state["settled"]
+        self._last_masks = self.weights.masked.masks
+
+    def _sparsity(self, done: float) -> float:
+        return cubic_sparsity(self._target.sparsity, done, self._method.ramp)
+
+    def _redraw(self, sparsity: float) -> None:
+        scores = {name: theta.abs() for name, theta in self.weights.theta.items()}
+        self.weights.masked.set_masks(self._target.select(scores, sparsity))

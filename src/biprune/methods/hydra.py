@@ -1,0 +1,154 @@
+"""Hydra: learn which of the trained weights to keep, then fine-tune them.
+
+Sehwag, Wang, Mittal, Jana. HYDRA: Pruning Adversarially Robust Neural Networks. NeurIPS 2020; here
+with an adversary of strength 0, as the BiP paper uses it.
+
+    m = top k of |s|;   ds = sign(s) * theta * g  for every weight, pruned or not;   theta is frozen
+
+The BiP paper ranks all layers together with s = theta; as published each layer is cut alone
+(`scope="layer"`), with s = theta * sqrt(6 / fan_in) / max|theta|. The initialization follows the
+scope, since scaled scores of different layers do not compare. Norms stay trainable while the scores
+learn; biases do not.
+
+Where this differs from the BiP authors' version: the scores are a copy of the weights. There they
+share storage, so that the "frozen" weights move with them.
+Filters and channels are pooled by the L2 norm of |s|, as in that version.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, ClassVar, Literal
+
+import torch
+from torch import Tensor
+
+from biprune.batches import Batch, device_of, take
+from biprune.loop import Backward, Record, Setup, fit
+from biprune.masked import Masked
+from biprune.masks import Masks
+from biprune.methods.base import (
+    Method,
+    Outcome,
+    Start,
+    Target,
+    fan_in_bound,
+    mask_record,
+    retrain_,
+)
+from biprune.schedule import LRSchedule
+from biprune.sgd import make_sgd, set_lr
+from biprune.structure import norm_parameters
+from biprune.training import Recipe
+
+
+@dataclass(frozen=True)
+class Hydra(Method):
+    """Train scores under frozen weights for half the epochs, then the weights for the other half.
+
+    `epochs` are all of them: 100 for the scores and 100 for the weights.
+    """
+
+    name: ClassVar[str] = "hydra"
+    summary: ClassVar[str] = "learn scores under frozen weights, then fine-tune"
+    citation: ClassVar[str] = "Sehwag et al., NeurIPS 2020"
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = True
+
+    epochs: int = 200
+    lr: float = 0.1
+    score_lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+
+    def __post_init__(self) -> None:
+        if self.epochs < 2:
+            raise ValueError(
+                f"`epochs` must be at least 2 for Hydra, one for the scores and one for the "
+                f"weights, got {self.epochs}."
+            )
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """Learn the mask, then fine-tune under it from the trained weights."""
+        algorithm = HydraAlgorithm(self, start, target)
+        run = fit(start.model, algorithm, setup, epochs=self.epochs // 2, stage="hydra")
+        masks = algorithm.masked.masks
+        recipe = Recipe(
+            self.epochs - self.epochs // 2, self.lr, self.momentum, self.weight_decay, "cosine"
+        )
+        tuned = retrain_(start.model, masks, recipe, setup, "kept the trained weights")
+        return replace(tuned, history=[*run.history, *tuned.history], cost=run.cost + tuned.cost)
+
+
+class HydraAlgorithm:
+    """SGD on the scores and the norms, for `fit`."""
+
+    def __init__(self, method: Hydra, start: Start, target: Target) -> None:
+        self._method = method
+        self._target = target
+        weights = target.weights(start.model)
+        self.scores = {name: weight.detach().clone() for name, weight in weights.items()}
+        if target.structure.scope == "layer":
+            for score in self.scores.values():
+                score.mul_(fan_in_bound(score) / score.abs().max())
+        self.masked = Masked(weights, self._select())
+        self._optimizer = make_sgd(
+            [*self.scores.values(), *norm_parameters(start.model)],
+            device_of(start.model),
+            lr=method.score_lr,
+            momentum=method.momentum,
+            weight_decay=method.weight_decay,
+        )
+        self._schedule = LRSchedule("cosine")
+        self._last_masks = self.masked.masks
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        return {**self._method.settings, **self._target.settings}
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """One batch a step."""
+        return ((batch,) for batch in take(batches, steps))
+
+    @torch.no_grad()
+    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+        """One SGD step on the scores, and the mask they give."""
+        set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(done))
+        with torch.enable_grad():
+            loss = backward(group[0]).item()
+        for name, gradient in self.masked.gradients().items():
+            direct = self.masked.theta[name] * gradient
+            self.scores[name].grad = self.scores[name].sign().mul_(direct)
+        self._optimizer.step()
+        self.masked.set_masks(self._select())
+        return loss
+
+    def record(self) -> Record:
+        """The learning rate, and how the mask moved in this epoch."""
+        masks, before = self.masked.masks, self._last_masks
+        self._last_masks = masks
+        return {"score_lr": self._optimizer.param_groups[0]["lr"], **mask_record(masks, before)}
+
+    def state_dict(self) -> dict[str, Any]:
+        """Scores, masks and momentum; theta does not move."""
+        return {
+            "scores": self.scores,
+            "masks": dict(self.masked.masks),
+            "optimizer": self._optimizer.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        for name, score in self.scores.items():
+            score.copy_(state["scores"][name])
+        self._optimizer.load_state_dict(state["optimizer"])
+        masks = Masks(state["masks"], self._target.structure)
+        self.masked.set_masks(masks.to(next(iter(self.scores.values())).device))
+        self._last_masks = self.masked.masks
+
+    def _select(self) -> Masks:
+        scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
+        return self._target.select(scores)

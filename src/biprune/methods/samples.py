@@ -1,0 +1,44 @@
+"""A class-balanced draw from training batches."""
+
+from __future__ import annotations
+
+from itertools import islice
+
+import torch
+from torch import Tensor
+
+from biprune.batches import Batch, count_batches
+from biprune.methods.at_init import Scoring
+
+
+def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
+    """Chunks, no longer than a batch, of `per_class` samples of each class, classes mixed.
+
+    One pass over the training batches; a class with fewer samples gives what it has. Batches that
+    are no pair of tensors (inputs, class labels) say nothing of classes: the first is taken whole.
+    """
+    inputs: list[Tensor] = []
+    labels: list[Tensor] = []
+    taken: dict[int, int] = {}
+    size = 1
+    for batch in islice(scoring.stream(), count_batches(scoring.setup.batches)):
+        if not _is_labelled(batch):
+            return [batch]
+        images, classes = batch  # pyright: ignore[reportGeneralTypeIssues]
+        size = max(size, len(classes))
+        for sample, label in zip(images, classes, strict=True):
+            if taken.setdefault(int(label), 0) < per_class:
+                taken[int(label)] += 1
+                inputs.append(sample)
+                labels.append(label)
+    # A shuffled loader gives the samples in mixed order, so the chunks mix classes as well.
+    return list(zip(torch.stack(inputs).split(size), torch.stack(labels).split(size), strict=True))
+
+
+def _is_labelled(batch: Batch) -> bool:
+    if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
+        return False
+    inputs, labels = batch
+    if not (isinstance(inputs, Tensor) and isinstance(labels, Tensor)):
+        return False
+    return labels.ndim == 1 and not labels.is_floating_point()

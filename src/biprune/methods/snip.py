@@ -1,0 +1,46 @@
+"""SNIP: prune at initialization what the loss feels least.
+
+Lee, Ajanthan, Torr. SNIP: Single-shot Network Pruning based on Connection Sensitivity. ICLR 2019.
+
+    score = |theta * dl/dtheta|   at initialization, on one batch; the smallest go.
+
+Where this differs from the authors' code:
+
+1. BatchNorm is in train mode while scoring; at initialization its running statistics mean nothing.
+2. The network that is scored is the one that is trained, not another draw of the same initializer.
+3. Biases are not ranked. (There they are zero, score zero, and go first.)
+4. Filters and channels are ours: the derivative by the unit's gate, |sum of theta * dl/dtheta|; for
+   a filter before a BatchNorm over the norm's weight and bias (see `gates`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+from torch import Tensor
+
+from biprune.methods.at_init import AtInit, Scoring
+from biprune.methods.base import Target
+from biprune.methods.gates import gate_scores, gated_list
+
+
+@dataclass(frozen=True)
+class SNIP(AtInit):
+    """Connection sensitivity at initialization, on at least `samples` training samples."""
+
+    name: ClassVar[str] = "snip"
+    summary: ClassVar[str] = "sensitivity |theta g| at initialization"
+    citation: ClassVar[str] = "Lee et al., ICLR 2019"
+
+    samples: int = 128
+
+    def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
+        """|sum of theta * g| of each unit, g summed over the batches."""
+        batches = scoring.batches(self.samples)
+        gates = scoring.gates(target.structure, batches[0])
+        parameters = gated_list(gates)
+        gradients = scoring.summed_gradients(batches, parameters)
+        scores = gate_scores(gates, dict(zip(parameters, gradients, strict=True)), target.structure)
+        return {name: score.abs() for name, score in scores.items()}

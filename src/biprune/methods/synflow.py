@@ -1,0 +1,84 @@
+"""SynFlow: prune at initialization without data, conserving synaptic flow.
+
+Tanaka, Kunin, Yamins, Ganguli. Pruning neural networks without any data by iteratively conserving
+synaptic flow. NeurIPS 2020.
+
+    R = 1^T f_|theta|(1),   score = |theta| * dR/d|theta|,   in 100 rounds, kept(t) = kept^(t/100)
+
+f_|theta| is the network with the absolute value of every parameter and buffer, fed an image of
+ones. BatchNorm is in eval mode, where it is a fixed linear map; in train mode a batch of one would
+destroy the conservation. R grows exponentially with depth (about 5e71 for ResNet-56), so the copy
+is in float64; the released code is in float32.
+
+Filters and channels are ours: scores are summed over the unit, as conservation suggests.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import ClassVar
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import Batch
+from biprune.masked import apply_masks_
+from biprune.methods.at_init import AtInit, Scoring
+from biprune.methods.base import Target
+from biprune.methods.gates import sum_over_units
+
+
+@dataclass(frozen=True)
+class SynFlow(AtInit):
+    """Iterative synaptic flow; of the data it takes the shape of an input alone."""
+
+    name: ClassVar[str] = "synflow"
+    summary: ClassVar[str] = "synaptic flow at initialization, without data"
+    citation: ClassVar[str] = "Tanaka et al., NeurIPS 2020"
+
+    rounds: int = 100
+
+    def __post_init__(self) -> None:
+        if self.rounds < 1:
+            raise ValueError(f"`rounds` must be at least 1, got {self.rounds}.")
+
+    def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
+        """Scores in the last round, where a unit pruned in an earlier one has none."""
+        model = scoring.model.double().eval()
+        make_positive_(model)
+        ones = _ones_like_one_input(scoring.batches(1)[0])
+        scores = synaptic_flow(scoring, ones, target)
+        for round_ in range(1, self.rounds):
+            kept = (1 - target.sparsity) ** (round_ / self.rounds)
+            apply_masks_(model, target.select_units(scoring.weights, scores, 1 - kept))
+            scores = synaptic_flow(scoring, ones, target)
+        return scores
+
+
+def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, Tensor]:
+    """theta * dR/dtheta summed over each unit: one forward and one backward pass."""
+    scoring.forward_passes += 1
+    weights = list(scoring.weights.values())
+    gradients = scoring.gradients(scoring.model(ones).sum(), weights)
+    products = [w.detach() * g for w, g in zip(weights, gradients, strict=True)]
+    units = [sum_over_units(product, target.structure) for product in products]
+    return dict(zip(scoring.weights, units, strict=True))
+
+
+@torch.no_grad()
+def make_positive_(model: nn.Module) -> None:
+    """Replace every parameter and buffer by its absolute value."""
+    for tensor in (*model.parameters(), *model.buffers()):
+        if tensor.is_floating_point():
+            tensor.abs_()
+
+
+def _ones_like_one_input(batch: Batch) -> Tensor:
+    inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+    if not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
+        raise ValueError(
+            "SynFlow feeds the model one input of ones, so it needs batches whose first element is "
+            f"a tensor of numbers, got {type(inputs).__name__}. Use another method for this model."
+        )
+    return torch.ones_like(inputs[:1], dtype=torch.float64)

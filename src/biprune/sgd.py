@@ -1,0 +1,106 @@
+"""SGD, plain and under a mask that may change."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import device_of
+from biprune.masked import Masked
+from biprune.masks import Masks
+from biprune.structure import parameter_names
+
+
+def make_sgd(
+    parameters: Iterable[Tensor] | list[dict[str, Any]],
+    device: torch.device,
+    *,
+    lr: float,
+    momentum: float,
+    weight_decay: float = 0.0,
+) -> torch.optim.SGD:
+    """SGD in one fused kernel where the device has one."""
+    return torch.optim.SGD(
+        parameters,
+        lr=lr,
+        momentum=momentum,
+        weight_decay=weight_decay,
+        fused=device.type in ("cpu", "cuda"),
+    )
+
+
+def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
+    """Give every parameter group of `optimizer` this learning rate."""
+    for group in optimizer.param_groups:
+        group["lr"] = lr
+
+
+class MaskedSGD:
+    """SGD on theta of the prunable weights and on everything trainable that is not prunable.
+
+    The gradient of theta is m * g; pruned entries of theta only decay, and come back with the
+    value they have when the mask does. `theta_decay` None is `weight_decay`.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        weights: Mapping[str, nn.Parameter],
+        masks: Masks,
+        *,
+        lr: float,
+        momentum: float,
+        weight_decay: float,
+        theta_decay: float | None = None,
+    ) -> None:
+        self.masked = Masked(weights, masks)
+        named = parameter_names(model).items()
+        dense = [p for name, p in named if name not in self.theta and p.requires_grad]
+        theta_decay = weight_decay if theta_decay is None else theta_decay
+        groups: list[dict[str, Any]] = [
+            {"params": list(self.theta.values()), "weight_decay": theta_decay}
+        ]
+        if dense:
+            groups.append({"params": dense, "weight_decay": weight_decay})
+        self.optimizer = make_sgd(groups, device_of(model), lr=lr, momentum=momentum)
+
+    @property
+    def theta(self) -> dict[str, Tensor]:
+        """The weights beneath the mask, by name."""
+        return self.masked.theta
+
+    @torch.no_grad()
+    def step(self) -> None:
+        """theta <- theta - lr * (m * g + decay * theta), the dense rest likewise; then z."""
+        for name, gradient in self.masked.gradients().items():
+            self.theta[name].grad = gradient.masked_fill_(~self.masked.masks[name], 0.0)
+        self.optimizer.step()
+        self.masked.write()
+        for theta in self.theta.values():
+            theta.grad = None
+
+    def state_dict(self) -> dict[str, Any]:
+        """theta, masks and the optimizer's state; the dense rest is the model's own."""
+        return {
+            "theta": self.theta,
+            "masks": dict(self.masked.masks),
+            "lower": self.optimizer.state_dict(),
+        }
+
+    @torch.no_grad()
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Continue from `state_dict`; the model's weights are written from theta and masks."""
+        if state["theta"].keys() != self.theta.keys():
+            raise ValueError(
+                "The state is of other tensors than the model's prunable ones: "
+                f"{sorted(state['theta'].keys() ^ self.theta.keys())} are in one of them only."
+            )
+        for name, theta in self.theta.items():
+            theta.copy_(state["theta"][name])
+        self.optimizer.load_state_dict(state["lower"])
+        masks = self.masked.masks
+        device = next(iter(masks.values())).device
+        self.masked.set_masks(Masks(state["masks"], masks.structure).to(device))

@@ -1,0 +1,103 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+from biprune.masks import Masks
+from biprune.methods.base import Target
+from biprune.methods.earlybird import EarlyBirdAlgorithm, farthest
+from biprune.structure import get_structure
+
+Batches = list[tuple[Tensor, Tensor]]
+WEIGHT = get_structure("weight")
+
+
+def mask(*kept: int, size: int = 40) -> Masks:
+    bits = torch.zeros(size, dtype=torch.bool)
+    bits[list(kept)] = True
+    return Masks({"weight": bits.view(4, 10)}, WEIGHT)
+
+
+def first_settled(sequence: list[Masks], epochs: int, **options: object) -> tuple[Masks, str, int]:
+    """Which of a scripted sequence of masks is kept, and at the start of which epoch."""
+    method = biprune.EarlyBird(epochs=epochs, **options)  # pyright: ignore[reportArgumentType]
+    algorithm = EarlyBirdAlgorithm(method, nn.Linear(10, 4), Target(0.5, WEIGHT), {})
+    script = iter(sequence)
+    algorithm._draw = lambda: next(script)  # pyright: ignore[reportAttributeAccessIssue]
+    drawn = 0
+    for epoch in range(epochs):
+        algorithm.groups([0], 1)
+        if algorithm._masks is not None:
+            drawn = epoch
+            break
+    masks, verdict = algorithm.finish()
+    return masks, verdict, drawn
+
+
+def test_it_stops_when_five_masks_in_a_row_are_close() -> None:
+    moving = [mask(*range(n, n + 20)) for n in (0, 10, 20, 5)]
+    settled = [mask(*range(20))] * 5
+    masks, verdict, epoch = first_settled([*moving, *settled], epochs=20)
+    # Masks are drawn from the second epoch on; the fifth equal one is the ninth drawn.
+    assert (masks, verdict, epoch) == (settled[0], "the mask settled after epoch 9", 9)
+
+
+def test_one_far_mask_starts_the_count_again() -> None:
+    stay, far = mask(*range(20)), mask(*range(15, 35))
+    masks, verdict, _ = first_settled([stay] * 4 + [far] + [stay] * 5, epochs=20)
+    assert verdict == "the mask settled after epoch 10"
+    assert masks == stay
+
+
+def test_close_is_not_equal() -> None:
+    # 20 kept, 19 shared: IoU 19 / 21, a distance of 0.095; with 16 shared it is 0.33.
+    one, near, far = mask(*range(20)), mask(*range(1, 21)), mask(*range(4, 24))
+    assert farthest(one, [near, far], "iou") == pytest.approx(1 - 16 / 24)
+    assert farthest(one, [near, far], "hamming") == pytest.approx(8 / 40)
+    assert farthest(one, [], "iou") == 1.0
+    _, verdict, _ = first_settled([one, one, near, one, near], epochs=20)
+    assert verdict == "the mask settled after epoch 5"
+    _, verdict, epoch = first_settled([one, one, far, one, far, one, one, far], epochs=9)
+    assert (verdict, epoch) == ("no mask settled: that of the last epoch's start was kept", 8)
+
+
+def test_hamming_is_vacuous_at_high_sparsity_and_iou_is_not() -> None:
+    """Two masks that share nothing, at 95 %: the published distance calls them the same."""
+    disjoint = [mask(2 * n, 2 * n + 1) for n in range(5)]
+    _, published, _ = first_settled(disjoint, epochs=20, distance="hamming")
+    assert published == "the mask settled after epoch 5"
+    assert farthest(disjoint[0], disjoint[1:], "iou") == 1.0
+
+
+def test_a_settled_mask_is_trained_under_to_the_end(conv_net: nn.Module, batches: Batches) -> None:
+    method = biprune.EarlyBird(epochs=12, lr=1e-6, memory=3)
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.8)
+    assert ticket.history[-1]["note"] == "the mask settled after epoch 3"
+    assert ticket.cost.backward_passes == 12 * len(batches)
+    trained = [record for record in ticket.history if "epoch" in record]
+    assert [record["mask_distance"] for record in trained[:4]] == [1.0, 1.0, 0.0, 0.0]
+
+
+def test_filters_follow_gamma_under_a_penalty(conv_net: nn.Module, batches: Batches) -> None:
+    with torch.no_grad():
+        conv_net.get_parameter("norm1.weight").copy_(torch.tensor([0.1, 0.9, 0.2, 0.8, 0.3, 0.7]))
+    method = biprune.EarlyBird(epochs=1, lr=1e-3, penalty=0.0)
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.5, structure="filter")
+    kept = ticket.masks["conv1.weight"].flatten(1).any(dim=1)
+    assert kept.tolist() == [False, True, False, True, False, True]
+
+    shrunk = biprune.EarlyBird(epochs=1, lr=1e-3, momentum=0.0, weight_decay=0.0, penalty=50.0)
+    pushed = biprune.prune(conv_net, batches, shrunk, sparsity=0.5, structure="filter")
+    difference = ticket.model.get_parameter("norm1.weight") - pushed.model.get_parameter(
+        "norm1.weight"
+    )
+    assert (difference > 0.02).all()
+
+
+def test_bad_settings() -> None:
+    with pytest.raises(ValueError, match="`distance` must be one of iou, hamming, got 'l1'"):
+        biprune.EarlyBird(distance="l1")  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match="`memory` must be at least 2 masks, got 1"):
+        biprune.EarlyBird(memory=1)

@@ -1,0 +1,234 @@
+"""Conformance: what every method promises. A new method joins by its registry row."""
+
+from __future__ import annotations
+
+import copy
+from collections import Counter
+from contextlib import suppress
+from pathlib import Path
+from typing import ClassVar
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import biprune
+from biprune.methods import METHODS, Method
+from biprune.structure import get_structure, prunable
+
+STRUCTURES = ("weight", "filter", "channel")
+SPARSITIES = (0.0, 0.5, 0.9, 0.98)
+EPOCHS = 2
+
+methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+structures = pytest.mark.parametrize("structure", STRUCTURES)
+
+
+class Net(nn.Module):
+    """Wide enough that 98 % leaves a filter and a channel in every layer; counts its forwards."""
+
+    forwards: ClassVar[Counter[str]] = Counter()
+
+    def __init__(self, *, norms: bool = True, bias: bool = True) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(2, 50, 1, bias=bias)
+        self.norm1 = nn.BatchNorm2d(50) if norms else nn.Identity()
+        self.body = nn.Conv2d(50, 60, 1, bias=bias)
+        self.norm2 = nn.BatchNorm2d(60) if norms else nn.Identity()
+        self.head = nn.Linear(60, 3, bias=bias)
+
+    def forward(self, images: Tensor) -> Tensor:
+        self.forwards["net"] += 1
+        hidden = torch.relu(self.norm1(self.stem(images)))
+        return self.head(torch.relu(self.norm2(self.body(hidden))).mean(dim=(2, 3)))
+
+
+class MobileNet(nn.Module):
+    """Grouped and depthwise convolutions between pointwise ones."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layers = nn.Sequential(
+            nn.Conv2d(2, 24, 1, bias=False),
+            nn.BatchNorm2d(24),
+            nn.ReLU(),
+            nn.Conv2d(24, 24, 3, padding=1, groups=24, bias=False),
+            nn.BatchNorm2d(24),
+            nn.ReLU(),
+            nn.Conv2d(24, 24, 1, groups=4, bias=False),
+            nn.ReLU(),
+            nn.Conv2d(24, 24, 1),
+        )
+        self.head = nn.Linear(24, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        return self.head(self.layers(images).mean(dim=(2, 3)))
+
+
+@pytest.fixture
+def data() -> list[tuple[Tensor, Tensor]]:
+    generator = torch.Generator().manual_seed(0)
+    labels = torch.arange(3).repeat(4).view(2, 6)
+    images = torch.randn(2, 6, 2, 3, 3, generator=generator) + labels[..., None, None, None]
+    return list(zip(images, labels, strict=True))
+
+
+def build(module: type[nn.Module], **options: bool) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return module(**options)
+
+
+def pruned(
+    method: type[Method],
+    model: nn.Module | biprune.TrainResult,
+    data: list,
+    sparsity: float,
+    structure: str,
+    seed: int = 0,
+) -> biprune.Ticket:
+    return biprune.prune(
+        model, data, method().scaled(EPOCHS), sparsity=sparsity, structure=structure, seed=seed
+    )
+
+
+@methods
+@structures
+@pytest.mark.parametrize("sparsity", SPARSITIES)
+def test_count_names_and_zeros_are_exact(
+    method: type[Method], structure: str, sparsity: float, data: list, same_state
+) -> None:
+    model = build(Net)
+    before = copy.deepcopy(model)
+    if sparsity > 0 and not method.prunes:
+        with pytest.raises(ValueError, match="prunes nothing"):
+            pruned(method, model, data, sparsity, structure)
+        return
+    ticket = pruned(method, model, data, sparsity, structure)
+    assert same_state(model, before)
+    assert list(ticket.masks) == list(prunable(model, get_structure(structure)))
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+    for name, mask in ticket.masks.items():
+        weight = ticket.model.get_parameter(name)
+        assert mask.any()
+        assert not weight[~mask].any()
+        assert not torch.signbit(weight[~mask]).any()
+        assert weight.isfinite().all()
+    for name, count in ticket.masks.per_layer().items():
+        if structure != "weight":
+            share = ticket.masks.kept * count.total / ticket.masks.total
+            assert abs(count.kept - share) < 1 or count.kept == 1, name
+
+
+@methods
+@structures
+def test_the_seed_decides_every_bit(
+    method: type[Method], structure: str, data: list, same_state
+) -> None:
+    sparsity = 0.8 if method.prunes else 0.0
+    first, again = (pruned(method, build(Net), data, sparsity, structure, seed=3) for _ in range(2))
+    assert first.masks == again.masks
+    assert same_state(first.model, again.model)
+    assert [r.get("loss") for r in first.history] == [r.get("loss") for r in again.history]
+
+
+@methods
+@structures
+def test_passes_are_those_really_made(
+    method: type[Method], structure: str, data: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = Counter[str]()
+    for name in ("grad", "backward"):
+        original = getattr(torch.autograd, name)
+
+        def counted(*args, original=original, **options):
+            backwards["all"] += 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(torch.autograd, name, counted)
+    Net.forwards.clear()
+    ticket = pruned(method, build(Net), data, 0.8 if method.prunes else 0.0, structure)
+    assert ticket.cost.forward_passes == Net.forwards["net"]
+    assert ticket.cost.backward_passes == backwards["all"]
+    # What `list` announces are the passes of training; scoring comes on top.
+    announced = method().scaled(EPOCHS).data_passes(ticket.sparsity) * len(data)
+    assert announced <= ticket.cost.backward_passes <= announced + 110
+
+
+@methods
+@structures
+@pytest.mark.parametrize("options", [{"norms": False}, {"bias": False}], ids=["no norm", "no bias"])
+def test_norms_and_biases_are_not_needed(
+    method: type[Method], structure: str, options: dict[str, bool], data: list
+) -> None:
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, build(Net, **options), data, sparsity, structure)
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+
+
+@methods
+@structures
+def test_grouped_and_depthwise_convolutions(
+    method: type[Method], structure: str, data: list
+) -> None:
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, build(MobileNet), data, sparsity, structure)
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+    assert ("layers.3.weight" in ticket.masks) == (structure != "channel")
+
+
+@methods
+def test_a_structure_without_units_is_refused(method: type[Method], data: list) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(18, 3))
+    with pytest.raises(ValueError, match="nothing to prune by filter"):
+        pruned(method, flat, data, 0.5 if method.prunes else 0.0, "filter")
+
+
+@methods
+def test_a_dense_run_gives_each_method_the_start_it_asks_for(
+    method: type[Method], data: list
+) -> None:
+    dense = biprune.train(build(Net), data, epochs=3, lr=0.01)
+    ticket = pruned(method, dense, data, 0.5 if method.prunes else 0.0, "weight")
+    notes = [record["note"] for record in ticket.history if "note" in record]
+    if method.starts_from == "init":
+        assert notes[0] == "rewound to epoch 0"
+    else:
+        assert "rewound to epoch 0" not in notes
+
+
+class KilledError(Exception):
+    """What a test raises to stop a run in its middle."""
+
+
+@methods
+def test_resumed_equals_uninterrupted(
+    method: type[Method], data: list, tmp_path: Path, same_state
+) -> None:
+    events: list[biprune.Event] = []
+
+    def kill(event: biprune.Event) -> None:
+        events.append(event)
+        if len(events) == 3:  # in the second epoch, or the second stage
+            raise KilledError
+
+    sparsity, scaled = (0.8 if method.prunes else 0.0), method().scaled(EPOCHS)
+    whole = biprune.prune(build(Net), data, scaled, sparsity=sparsity)
+    with suppress(KilledError):
+        biprune.prune(
+            build(Net), data, scaled, sparsity=sparsity, checkpoint=tmp_path, progress=kill
+        )
+    assert len(events) == (3 if method.prunes else 0)
+    resumed = biprune.prune(build(Net), data, scaled, sparsity=sparsity, checkpoint=tmp_path)
+    assert resumed.masks == whole.masks
+    assert same_state(resumed.model, whole.model)
+    assert resumed.cost.backward_passes == whole.cost.backward_passes
+
+
+@methods
+def test_every_method_says_what_it_is(method: type[Method]) -> None:
+    assert METHODS[method.name] is method
+    assert 0 < len(method.summary) <= 60
+    assert method.summary[0].islower()
+    assert bool(method.citation) == method.prunes
+    assert method().settings == method().scaled(getattr(method(), "epochs", 1)).settings
