@@ -16,13 +16,14 @@ SOURCE = Path(biprune.__file__).parent
 
 # Each layer may import itself and the ones above it in this list.
 LAYERS = [
-    ["models", "data"],
+    ["models", "data", "checks"],
     ["structure"],
     ["masks"],
     ["selection"],
     ["masked"],
     ["batches", "checkpoint", "schedule", "seeding"],
-    ["evaluation", "loop", "sgd"],
+    ["evaluation", "sgd"],
+    ["loop"],
     ["training"],
     ["methods"],
     ["deploy"],

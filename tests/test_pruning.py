@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from collections import UserDict
 from typing import NamedTuple
 
 import pytest
@@ -177,6 +178,57 @@ def test_tied_weights_are_one_set_of_units(batches: Batches, method: str) -> Non
     assert ticket.model.second.weight is ticket.model.first.weight  # pyright: ignore
 
 
+class LeNet(nn.Module):
+    """Flattens with `view`, which relies on the usual memory layout, and holds a 4-d parameter."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv = nn.Conv2d(1, 4, 3)
+        self.scale = nn.Parameter(torch.ones(1, 4, 1, 1))
+        self.head = nn.Linear(4 * 9, 3)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = nn.functional.max_pool2d(torch.relu(self.conv(images)) * self.scale, 2)
+        return self.head(hidden.view(len(images), -1))
+
+
+@pytest.mark.parametrize("method", ["bip", "omp"])
+def test_a_model_that_flattens_with_view(batches: Batches, method: str) -> None:
+    check(biprune.prune(LeNet(), batches, method, sparsity=0.5, epochs=1), 0.5)
+
+
+def test_batches_that_move_themselves(conv_net: nn.Module, batches: Batches) -> None:
+    class Tokens(UserDict):
+        moved = 0
+
+        def to(self, device: torch.device) -> Tokens:
+            Tokens.moved += 1
+            return self
+
+        def __getattr__(self, name: str) -> Tensor:
+            return self[name]
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        assert isinstance(batch, Tokens)
+        return nn.functional.cross_entropy(model(batch.x), batch.y)
+
+    data = [Tokens(x=x, y=y) for x, y in batches]
+    biprune.prune(conv_net, data, sparsity=0.5, epochs=1, loss=loss)
+    assert Tokens.moved == 8
+
+
+def test_random_is_not_the_initial_weights() -> None:
+    """The model's initializer and the method draw from different streams, at the same seed."""
+    model = biprune.create_model("resnet18", width=8, seed=0)
+    data = [(torch.zeros(2, 3, 8, 8), torch.tensor([0, 1]))]
+    masks = biprune.prune(model, data, "random", sparsity=0.5, epochs=1, seed=0).masks
+    for name, mask in masks.items():
+        weight = model.get_parameter(name).detach()
+        if weight.numel() > 5000:
+            kept, all_ = weight[mask].mean(), weight.mean()
+            assert abs(kept - all_) < 6 * weight.std() / mask.sum().sqrt(), name
+
+
 @pytest.mark.parametrize("method", ["bip", "omp"])
 def test_frozen_parameters_are_left_alone(
     conv_net: nn.Module, batches: Batches, method: str
@@ -226,6 +278,13 @@ def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches)
         ({"epochs": 0}, ValueError, "`epochs` must be at least 1, got 0"),
         ({"model": "resnet"}, TypeError, "`model` must be a torch.nn.Module .* got str"),
         ({"data": []}, ValueError, "the loader is empty"),
+        ({"sparsity": "0.9"}, TypeError, "`sparsity` must be a number in .* got '0.9'"),
+        ({"epochs": 1.5}, TypeError, "`epochs` must be a whole number, got 1.5"),
+        (
+            {"sparsity": 0.99, "structure": "filter", "sparsity_schedule": "cubic"},
+            ValueError,
+            "keeps 0 of 18 filter units, too few for one in each of 2 layers",
+        ),
     ],
 )
 def test_bad_input(

@@ -53,6 +53,7 @@ def test_tied_tensors_count_once_and_embeddings_stay() -> None:
     tied = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
     tied[2].weight = tied[0].weight
     assert list(prunable(tied, WEIGHT)) == ["0.weight"]
+    assert list(prunable(tied, WEIGHT, include="2.weight")) == ["0.weight"]
 
     language = nn.ModuleDict({"embed": nn.Embedding(9, 4), "head": nn.Linear(4, 9)})
     language["head"].weight = language["embed"].weight
@@ -82,14 +83,22 @@ def test_patterns(conv_net: nn.Module) -> None:
 
 def test_parametrized_weights_are_refused_by_name() -> None:
     normed = nn.Sequential(nn.Linear(4, 4), nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
-    with pytest.raises(ValueError, match="The weight of '1' is already parametrized"):
+    with pytest.raises(ValueError, match=r"'1\.weight' is already parametrized"):
         prunable(normed, WEIGHT)
+    with pytest.raises(ValueError, match=r"'1\.weight' is already parametrized"):
+        prunable(normed, WEIGHT, exclude="0")
     assert list(prunable(normed, WEIGHT, exclude="1")) == ["0.weight"]
     assert list(prunable(normed, WEIGHT, include="0")) == ["0.weight"]
     pruned = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
     l1_unstructured(pruned[0], "weight", 0.5)
-    with pytest.raises(ValueError, match="The weight of '0' is already parametrized or pruned"):
+    with pytest.raises(ValueError, match=r"'0\.weight' is already parametrized or pruned"):
         prunable(pruned, WEIGHT)
+    with pytest.raises(ValueError, match="nothing to prune by filter"):
+        prunable(normed, FILTER)  # a linear layer is none of its business
+    attention = nn.ModuleDict({"a": nn.MultiheadAttention(4, 2)})
+    nn.utils.parametrizations.orthogonal(attention["a"], "in_proj_weight")
+    with pytest.raises(ValueError, match=r"'a\.in_proj_weight' is already parametrized"):
+        prunable(attention, WEIGHT)
 
 
 def test_names_are_the_users_own(conv_net: nn.Module) -> None:

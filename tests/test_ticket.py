@@ -60,6 +60,27 @@ def test_a_users_own_model_is_asked_for(
         biprune.load_ticket(tmp_path, model=nn.Linear(2, 2))
 
 
+def test_other_precisions_come_back_bit_for_bit(
+    batches: Batches, tmp_path: Path, same_state
+) -> None:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=2).double()
+    data = [(images.double(), labels) for images, labels in batches]
+    ticket = biprune.prune(model, data, sparsity=0.5, epochs=1)
+    loaded = biprune.load_ticket(ticket.save(tmp_path))
+    assert same_state(loaded.model, ticket.model)
+    assert loaded.model.get_parameter("head.weight").dtype == torch.float64
+
+
+def test_a_registry_model_that_was_changed_is_asked_for(batches: Batches, tmp_path: Path) -> None:
+    model = biprune.create_model("resnet8", num_classes=10, in_channels=1, width=2)
+    model.head = nn.Linear(8, 3)
+    ticket = biprune.prune(model, batches, sparsity=0.5, epochs=1)
+    ticket.save(tmp_path)
+    with pytest.raises(ValueError, match=r"do not fit a new resnet8: .* Pass `model`"):
+        biprune.load_ticket(tmp_path)
+    assert biprune.load_ticket(tmp_path, model=model).masks == ticket.masks
+
+
 def test_tied_weights_survive(batches: Batches, tmp_path: Path) -> None:
     class Tied(nn.Module):
         def __init__(self) -> None:
@@ -103,9 +124,13 @@ def test_damage_is_found_before_anything_is_built(ticket: biprune.Ticket, tmp_pa
     broken(METADATA_FILE, changed(version=99), "has version 99; this biprune reads version 1")
     broken(METADATA_FILE, changed(format="biprune dense"), "holds a biprune dense, not a biprune t")
     broken(METADATA_FILE, changed(structure="row"), "Unknown structure 'row'")
-    broken(METADATA_FILE, changed(cost={"minutes": 1}), "is incomplete")
+    broken(METADATA_FILE, changed(model="resnet20"), "is damaged: 'model' in biprune.json is")
+    broken(METADATA_FILE, changed(layers=[]), "is damaged: its masks are not those of its layers")
+    broken(METADATA_FILE, changed(history=3), "is damaged: 'history'")
+    broken(METADATA_FILE, changed(sparsity="x"), "is damaged: 'sparsity'")
+    broken(METADATA_FILE, changed(cost={"minutes": 1}), "is damaged: 'cost'")
     without = {key: value for key, value in metadata.items() if key != "seed"}
-    broken(METADATA_FILE, json.dumps(without).encode(), "is incomplete: 'seed'")
+    broken(METADATA_FILE, json.dumps(without).encode(), "is incomplete: 'seed' is not in")
     (tmp_path / TENSORS_FILE).unlink()
     (tmp_path / METADATA_FILE).write_text(json.dumps(metadata))
     with pytest.raises(ValueError, match="Cannot read"):

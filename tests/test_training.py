@@ -1,13 +1,14 @@
 from __future__ import annotations
 
 import random
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 import biprune
 from biprune.batches import classification_loss
@@ -16,7 +17,6 @@ from biprune.masks import Masks
 from biprune.schedule import LRSchedule, cubic_sparsity
 from biprune.selection import select
 from biprune.structure import get_structure
-from biprune.training import Recipe
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -38,8 +38,8 @@ def half_masks(model: nn.Module) -> Masks:
     return select(scores, 0.5, get_structure("weight"))
 
 
-def test_sgd_against_torchs_own_loop(conv_net: nn.Module, batches: Batches, same_state) -> None:
-    """Two epochs of `train` are the plain loop anyone would write, bit for bit."""
+def test_sgd_against_torchs_own_loop(conv_net: nn.Module, batches: Batches) -> None:
+    """Two epochs of `train` are the plain loop anyone would write."""
     result = biprune.train(
         conv_net, batches, epochs=2, lr=0.1, schedule="cosine", channels_last=False
     )
@@ -146,9 +146,11 @@ def test_a_checkpoint_of_another_run_is_refused(
     biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
     with pytest.raises(ValueError, match=r"to another run: its lr was 0\.1, now it is 0\.2"):
         biprune.train(conv_net, batches, epochs=1, lr=0.2, checkpoint=tmp_path)
+    with pytest.raises(ValueError, match=r"its rewind_epochs was \[0, 1\], now it is \[0\]"):
+        biprune.train(conv_net, batches, epochs=1, rewind_epochs=[0], checkpoint=tmp_path)
     with torch.no_grad():
         conv_net.get_parameter("head.bias").add_(1)
-    with pytest.raises(ValueError, match="belongs to another run: its start was"):
+    with pytest.raises(ValueError, match="belongs to another run: it started from other weights"):
         biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
     digits = biprune.load_data("digits", subset=70)
     net = biprune.create_model("resnet8", in_channels=1, width=2)
@@ -221,6 +223,91 @@ def test_the_same_seed_gives_the_same_bits_with_a_users_loader(
     assert torch.equal(generator.get_state(), state)
 
 
+def test_samplers_with_generators_of_their_own(conv_net: nn.Module, same_state) -> None:
+    data = TensorDataset(torch.randn(24, 1, 8, 8), torch.randint(3, (24,)))
+    generator = torch.Generator().manual_seed(9)
+    state = generator.get_state()
+    sampler = RandomSampler(data, generator=generator)
+    loader = DataLoader(data, batch_size=8, sampler=sampler)
+    runs = [biprune.train(conv_net, loader, epochs=2, seed=1).model for _ in range(2)]
+    assert same_state(*runs)
+    assert torch.equal(generator.get_state(), state)
+
+
+class Jittered(Dataset):
+    """Random augmentation in the data set itself."""
+
+    def __len__(self) -> int:
+        return 16
+
+    def __getitem__(self, index: int) -> tuple[Tensor, int]:
+        return torch.full((1, 8, 8), float(index % 3)) + torch.randn(1, 8, 8), index % 3
+
+
+def test_workers_that_live_on_repeat_themselves(
+    conv_net: nn.Module, tmp_path: Path, same_state
+) -> None:
+    loader = DataLoader(
+        Jittered(), batch_size=8, shuffle=True, num_workers=1, persistent_workers=True
+    )
+    options = {"epochs": 2, "lr": 0.05}
+    first = biprune.train(conv_net, loader, **options)
+    with pytest.raises(KilledError):
+        biprune.train(conv_net, loader, **options, checkpoint=tmp_path, progress=kill_at(1, 1))
+    resumed = biprune.train(conv_net, loader, **options, checkpoint=tmp_path)
+    assert same_state(first.model, resumed.model)
+
+
+class Endless(IterableDataset):
+    """A data set without a length."""
+
+    def __iter__(self) -> Iterator[tuple[Tensor, int]]:
+        return ((torch.randn(1, 8, 8) + n % 3, n % 3) for n in range(20))
+
+
+def test_a_loader_without_a_length(conv_net: nn.Module) -> None:
+    before = torch.get_rng_state()
+    result = biprune.train(conv_net, DataLoader(Endless(), batch_size=8), epochs=2)
+    assert result.cost.forward_passes == 6
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_validating_changes_nothing(conv_net: nn.Module, batches: Batches, same_state) -> None:
+    def accuracy(model: nn.Module) -> float:
+        assert not model.training
+        return float(model(batches[0][0]).mean())
+
+    plain = biprune.train(conv_net, batches, epochs=2)
+    validated = biprune.train(conv_net, batches, epochs=2, validate=accuracy)
+    assert same_state(plain.model, validated.model)
+
+
+def test_a_last_step_that_ruins_the_weights_is_not_kept(tmp_path: Path) -> None:
+    model = nn.Linear(2, 1)
+    data = [torch.ones(1, 2)]
+    options = {"lr": 1e20, "loss": lambda model, x: 1e30 * model(x).square().sum()}
+    with pytest.raises(FloatingPointError, match="The weights became infinite or NaN at step 1 of"):
+        biprune.train(model, data, epochs=1, **options, checkpoint=tmp_path)
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("returned", "text"),
+    [(torch.ones(2, requires_grad=True), r"got shape \(2,\)"), (1.5, "got float")],
+)
+def test_a_loss_that_is_no_scalar(returned: object, text: str) -> None:
+    with pytest.raises(TypeError, match="`loss` must return a scalar tensor, " + text):
+        biprune.train(nn.Linear(2, 1), [0], epochs=1, loss=lambda model, batch: returned)  # pyright: ignore
+
+
+def test_an_evaluation_without_a_number_does_not_lose_the_run(
+    conv_net: nn.Module, batches: Batches, caplog: pytest.LogCaptureFixture
+) -> None:
+    result = biprune.train(conv_net, batches, epochs=1, evaluate=lambda model: "good")  # pyright: ignore
+    assert result.accuracy is None
+    assert "`evaluate` must return a number, got 'good'" in caplog.text
+
+
 def test_events_and_callbacks(conv_net: nn.Module, batches: Batches) -> None:
     events: list[Event] = []
     tested: list[bool] = []
@@ -263,6 +350,7 @@ def test_kept_states(conv_net: nn.Module, batches: Batches) -> None:
         ({"rewind_epochs": [0, 50]}, r"`rewind_epochs` must be in \[0, 1\], .* got \[0, 50\]"),
         ({"warmup_epochs": -1}, r"`warmup_epochs` must be in \[0, 1\], .* got -1"),
         ({"lr": 0.0}, "`lr` must be positive, got 0"),
+        ({"seed": -1}, "`seed` must be at least 0, got -1"),
         ({"schedule": "linear"}, "`schedule` must be one of cosine, step, constant"),
         ({"milestones": (80, 120)}, r"`milestones` are fractions of the run in \[0, 1\]"),
     ],
@@ -286,7 +374,7 @@ def test_schedules_at_named_points() -> None:
     assert [cubic_sparsity(0.8, d, 0.5) for d in (0.0, 0.25, 0.5, 0.9)] == pytest.approx(
         [0, 0.8 * 7 / 8, 0.8, 0.8]
     )
-    assert Recipe(160, warmup_epochs=40).scaled(16).warmup_epochs == 4
+    assert biprune.OMP(warmup_epochs=40).scaled(16).warmup_epochs == 4
 
 
 def test_learning_rates_of_a_run(conv_net: nn.Module, batches: Batches) -> None:
@@ -310,11 +398,15 @@ def test_autocast_runs_in_bfloat16(conv_net: nn.Module, batches: Batches) -> Non
 
 
 def test_channels_last_changes_layout_only(conv_net: nn.Module, batches: Batches) -> None:
-    result = biprune.train(conv_net, batches, epochs=1)
+    result = biprune.train(conv_net, batches, epochs=1, channels_last=True)
     weight = result.model.get_parameter("conv2.weight")
     assert weight.is_contiguous(memory_format=torch.channels_last)
-    plain = biprune.train(conv_net, batches, epochs=1, channels_last=False)
+    plain = biprune.train(conv_net, batches, epochs=1)
+    assert plain.model.get_parameter("conv2.weight").is_contiguous()
     assert torch.allclose(plain.model.get_parameter("conv2.weight"), weight, atol=1e-5)
+    ours = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
+    trained = biprune.train(ours, batches, epochs=1).model.get_parameter("stages.1.0.conv1.weight")
+    assert trained.is_contiguous(memory_format=torch.channels_last)
 
 
 @pytest.mark.parametrize(

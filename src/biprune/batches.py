@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sized
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from itertools import islice
 
 import torch
@@ -22,6 +22,8 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     """The same nesting with every tensor on `device`; other values pass through."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
+    if callable(move := getattr(batch, "to", None)):  # such as a tokenizer's batch
+        return move(device)
     if isinstance(batch, Mapping):
         return {key: to_device(value, device) for key, value in batch.items()}
     if isinstance(batch, (tuple, list)):
@@ -49,7 +51,10 @@ def count_batches(batches: Iterable[Batch]) -> int:
             "`data` is a one-shot iterator, which training would exhaust in its first epoch. Pass "
             "something that can be iterated again: a DataLoader or a list of batches."
         )
-    count = len(batches) if isinstance(batches, Sized) else sum(1 for _ in batches)
+    try:
+        count = len(batches)  # pyright: ignore[reportArgumentType]
+    except TypeError:  # a loader over an iterable data set has no length
+        count = sum(1 for _ in batches)
     if count == 0:
         raise ValueError("`data` yields no batches: the loader is empty.")
     return count

@@ -30,13 +30,26 @@ def writable_folder(folder: Path | str) -> Path:
     return folder
 
 
-def digest(state: Mapping[str, Tensor]) -> str:
-    """Hash of names, values and memory format, which together decide a run's bits."""
+def digest(state: object) -> str:
+    """Hash of nested values, and of the memory format of tensors: what decides a run's bits."""
     sha = hashlib.sha256()
-    for name, tensor in state.items():
-        sha.update(f"{name} {tensor.dtype} {tensor.stride()}".encode())
-        data = tensor.detach().cpu().contiguous().flatten()
-        sha.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+
+    def add(value: object) -> None:
+        if isinstance(value, Tensor):
+            sha.update(f"{value.dtype} {value.stride()}".encode())
+            data = value.detach().cpu().contiguous().flatten()
+            sha.update(data.view(torch.uint8).numpy().tobytes() if data.numel() else b"")
+        elif isinstance(value, Mapping):
+            for key, part in value.items():
+                sha.update(repr(key).encode())
+                add(part)
+        elif isinstance(value, (list, tuple)):
+            for part in value:
+                add(part)
+        else:
+            sha.update(repr(value).encode())
+
+    add(state)
     return sha.hexdigest()
 
 
@@ -46,15 +59,17 @@ def copy_state(state: Mapping[str, Tensor]) -> State:
 
 
 class Checkpoint:
-    """One file that holds the newest state of a run with these `settings`.
+    """One file that holds the newest state of a run with these `settings`, from this `start`.
 
-    `settings` says what the run is; a file from a run with others is refused, since resuming it
-    would give neither run's result.
+    They say what the run is; a file from a run with others is refused, since resuming it would
+    give neither run's result. `start` is the digest of what the run begins with.
     """
 
-    def __init__(self, folder: Path | str, stage: str, settings: Mapping[str, Any]) -> None:
+    def __init__(
+        self, folder: Path | str, stage: str, settings: Mapping[str, Any], start: str
+    ) -> None:
         self.path = writable_folder(folder) / f"{stage}.checkpoint"
-        self.settings = dict(settings)
+        self.settings = {**settings, "start": start}
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the file in one step, so that a kill leaves the old one or the new one."""
@@ -82,11 +97,13 @@ class Checkpoint:
                 f"The checkpoint {str(self.path)!r} cannot be read ({type(error).__name__}). "
                 "Delete it to start this run again."
             ) from None
-        for key in self.settings.keys() | settings.keys():
+        for key in dict.fromkeys([*self.settings, *settings]):  # the start comes last
             was, now = settings.get(key), self.settings.get(key)
             if was != now:
+                how = f"its {key} was {was!r}, now it is {now!r}"
                 raise ValueError(
-                    f"The checkpoint {str(self.path)!r} belongs to another run: its {key} was "
-                    f"{was!r}, now it is {now!r}. Use another folder, or delete it."
+                    f"The checkpoint {str(self.path)!r} belongs to another run: "
+                    f"{'it started from other weights' if key == 'start' else how}. "
+                    "Use another folder, or delete it."
                 )
         return state

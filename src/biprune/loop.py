@@ -15,6 +15,7 @@ from torch import Tensor, nn
 
 from biprune.batches import Batch, Loss, count_batches, device_of, to_device
 from biprune.checkpoint import Checkpoint, State, copy_state, digest
+from biprune.evaluation import evaluation_mode
 from biprune.seeding import derive_seed, forked_rng, seed_all
 
 Record = dict[str, Any]  # one epoch's numbers, JSON-able
@@ -126,17 +127,18 @@ def fit(
 
     Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
     checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
-    way (0 is before the first). A loss that is not finite ends the run with FloatingPointError
-    before the checkpoint is touched.
+    way (0 is before the first). A loss or a weight that is not finite ends the run with
+    FloatingPointError before the checkpoint is touched.
     """
-    steps = count_batches(setup.batches)
-    checkpoint = _open_checkpoint(model, algorithm, setup, epochs, steps, stage)
-    run = _resume(checkpoint, model, algorithm) or Fit()
-    if not run.history and 0 in keep_epochs:
-        run.states[0] = copy_state(model.state_dict())
-
+    keep = sorted(set(keep_epochs))
     passes = Passes(model, setup)
-    with forked_rng(setup.batches, device_of(model)):
+    with forked_rng(setup.batches):
+        steps = count_batches(setup.batches)
+        length = {"epochs": epochs, "steps": steps, "rewind_epochs": keep}
+        checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
+        run = _resume(checkpoint, model, algorithm) or Fit()
+        if not run.history and 0 in keep:
+            run.states[0] = copy_state(model.state_dict())
         for epoch in range(len(run.history), epochs):
             seed_all(derive_seed(setup.seed, epoch), setup.batches)
             model.train()
@@ -144,19 +146,24 @@ def fit(
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
                 loss = algorithm.step(passes, group, (epoch + step / steps) / epochs)
                 if not math.isfinite(loss):
-                    raise FloatingPointError(_diverged(loss, stage, epoch, step, checkpoint))
+                    what = f"The loss became {loss}"
+                    raise FloatingPointError(_diverged(what, stage, epoch, step, checkpoint))
                 losses.append(loss)
                 if setup.progress and step + 1 < steps:
                     setup.progress(Event(stage, epoch, epochs, step + 1, steps, loss))
+            if not _is_finite(model):
+                what = "The weights became infinite or NaN"
+                raise FloatingPointError(_diverged(what, stage, epoch, steps - 1, checkpoint))
             seconds = time.perf_counter() - started
             run.cost += Cost(seconds, *passes.take_counts())
 
             record: Record = {"stage": stage, "epoch": epoch + 1, "loss": sum(losses) / len(losses)}
             if setup.validate:
-                record["accuracy"] = float(setup.validate(model))
+                with evaluation_mode(model), torch.no_grad():
+                    record["accuracy"] = float(setup.validate(model))
             record |= {**algorithm.record(), "seconds": seconds}
             run.history.append(record)
-            if epoch + 1 in keep_epochs:
+            if epoch + 1 in keep:
                 run.states[epoch + 1] = copy_state(model.state_dict())
             if checkpoint:
                 _save(checkpoint, run, model, algorithm)
@@ -182,6 +189,8 @@ class Passes:
         # bfloat16 has float32's range, so that no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
             loss = self._loss(self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
+        if not (isinstance(loss, Tensor) and loss.numel() == 1):
+            raise TypeError(f"`loss` must return a scalar tensor, got {_described(loss)}.")
         loss.backward()
         self._count += 1
         return loss.detach()
@@ -193,20 +202,33 @@ class Passes:
 
 
 def _open_checkpoint(
-    model: nn.Module, algorithm: Algorithm, setup: Setup, epochs: int, steps: int, stage: str
+    model: nn.Module,
+    algorithm: Algorithm,
+    setup: Setup,
+    stage: str,
+    length: Mapping[str, Any],
 ) -> Checkpoint | None:
     if setup.checkpoint is None:
         return None
     settings = {
-        "epochs": epochs,
-        "steps": steps,
+        **length,
         "seed": setup.seed,
         "autocast": setup.autocast,
+        "compile": setup.compile,
         "data": setup.data,
-        "start": digest(model.state_dict()),
         **algorithm.settings,
     }
-    return Checkpoint(setup.checkpoint, stage, settings)
+    start = digest([model.state_dict(), algorithm.state_dict()])
+    return Checkpoint(setup.checkpoint, stage, settings, start)
+
+
+def _is_finite(model: nn.Module) -> bool:
+    floats = [t for t in model.state_dict().values() if t.is_floating_point()]
+    return bool(torch.stack([tensor.isfinite().all() for tensor in floats]).all())
+
+
+def _described(value: object) -> str:
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def _save(checkpoint: Checkpoint, run: Fit, model: nn.Module, algorithm: Algorithm) -> None:
@@ -230,8 +252,8 @@ def _resume(checkpoint: Checkpoint | None, model: nn.Module, algorithm: Algorith
     return Fit(saved["history"], Cost(**saved["cost"]), saved["states"])
 
 
-def _diverged(loss: float, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None) -> str:
-    text = f"The loss became {loss} at step {step + 1} of epoch {epoch + 1} ({stage})."
+def _diverged(what: str, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None) -> str:
+    text = f"{what} at step {step + 1} of epoch {epoch + 1} ({stage})."
     if checkpoint and epoch > 0:
         text += f" The state after epoch {epoch} is kept in {str(checkpoint.path)!r}."
     return text + " Lower the learning rate, or look at the data and the loss function."

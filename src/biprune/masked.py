@@ -19,8 +19,7 @@ from biprune.structure import parameter_names
 class Masked:
     """theta and the mask of the prunable weights of `model`, whose own weights hold z.
 
-    theta is a copy and never shares storage with the weights. `masks` starts as given, all weights
-    kept if None; the weights are written at once.
+    theta is a copy and never shares storage with the weights, which are written at once.
     """
 
     def __init__(self, weights: Mapping[str, nn.Parameter], masks: Masks) -> None:
@@ -63,7 +62,8 @@ def apply_masks_(model: nn.Module, masks: Masks) -> None:
     for name, mask in masks.items():
         if name not in parameters:
             raise ValueError(f"The masks name {name!r}, which the model does not have.")
-        parameters[name].masked_fill_(~mask, 0.0)
+        parameter = parameters[name]
+        parameter.masked_fill_(~mask.to(parameter.device), 0.0)
 
 
 @torch.no_grad()

@@ -5,7 +5,7 @@ from __future__ import annotations
 from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.structure import unwrap
-from biprune.ticket import Ticket
+from biprune.ticket import Ticket, check_masks
 
 
 class BiPOptimizer(BiLevelOptimizer):
@@ -26,6 +26,7 @@ class BiPOptimizer(BiLevelOptimizer):
 
     def ticket(self) -> Ticket:
         """End the run: the module as it is, with its masks. Accuracy and cost are the caller's."""
+        check_masks(self.model, self.masks)
         return Ticket(
             model=unwrap(self.model).eval(),
             masks=self.masks,
@@ -33,7 +34,7 @@ class BiPOptimizer(BiLevelOptimizer):
             cost=Cost(),
             history=[],
             method="bip",
-            settings={},
+            settings=self.settings,
             sparsity=self.sparsity,
             seed=self.seed,
         )

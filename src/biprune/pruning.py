@@ -16,7 +16,7 @@ from biprune.methods.base import Outcome, Start, Target
 from biprune.selection import check_sparsity, num_kept
 from biprune.structure import Patterns, Scope, get_structure
 from biprune.ticket import Ticket, check_masks
-from biprune.training import Evaluate, TrainResult, copy_model, data_options, open_data
+from biprune.training import Evaluate, TrainResult, copy_model, data_options, measured, open_data
 
 
 def prune(
@@ -35,7 +35,7 @@ def prune(
     loss: Loss | None = None,
     evaluate: Evaluate | None = None,
     validate: Evaluate | None = None,
-    channels_last: bool = True,
+    channels_last: bool | None = None,
     autocast: bool = False,
     compile: bool = False,
     checkpoint: Path | str | None = None,
@@ -73,7 +73,9 @@ def prune(
         data=data_options(data),
     )
     target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
-    outcome = chosen.run(_start(model, channels_last), setup, target)
+    start = _start(model, channels_last)
+    target.check(start.model)
+    outcome = chosen.run(start, setup, target)
     _check_count(outcome.masks, target)
 
     def measure(outcome: Outcome) -> Ticket:
@@ -83,7 +85,7 @@ def prune(
         return Ticket(
             model=outcome.model,
             masks=outcome.masks,
-            accuracy=None if evaluate is None else float(evaluate(outcome.model)),
+            accuracy=measured(outcome.model, evaluate),
             cost=outcome.cost,
             history=outcome.history,
             method=chosen.name,
@@ -99,7 +101,7 @@ def prune(
     return measure(outcome)
 
 
-def _start(model: nn.Module | TrainResult, channels_last: bool) -> Start:
+def _start(model: nn.Module | TrainResult, channels_last: bool | None) -> Start:
     if isinstance(model, TrainResult):
         copied = copy_model(model.model, channels_last=channels_last)
         return Start(copied, model.states, model.rewind_epoch)

@@ -11,6 +11,8 @@ from bisect import bisect_right
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from biprune.checks import check_choice
+
 Shape = Literal["cosine", "step", "constant"]
 
 
@@ -27,10 +29,7 @@ class LRSchedule:
     warmup: float = 0.0
 
     def __post_init__(self) -> None:
-        if self.shape not in get_args(Shape):
-            raise ValueError(
-                f"`schedule` must be one of {', '.join(get_args(Shape))}, got {self.shape!r}."
-            )
+        check_choice("schedule", self.shape, get_args(Shape))
         if not all(0 <= milestone <= 1 for milestone in self.milestones):
             raise ValueError(
                 f"`milestones` are fractions of the run in [0, 1], got {self.milestones}."

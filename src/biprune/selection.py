@@ -16,6 +16,8 @@ SAMPLE = 1 << 14  # scores looked at to guess where the k-th largest lies
 
 def check_sparsity(sparsity: float) -> None:
     """Refuse what is not a removed fraction."""
+    if not isinstance(sparsity, (int, float)):
+        raise TypeError(f"`sparsity` must be a number in [0, 1), got {sparsity!r}.")
     if 0 <= sparsity < 1:
         return
     hint = f" Did you mean {sparsity / 100:g}?" if 1 <= sparsity < 100 else ""
@@ -25,6 +27,16 @@ def check_sparsity(sparsity: float) -> None:
 def num_kept(sparsity: float, total: int) -> int:
     """Units that stay of `total`: Python's round((1 - sparsity) * total)."""
     return round((1 - sparsity) * total)
+
+
+def check_enough(sparsity: float, sizes: Sequence[int], structure: Structure) -> None:
+    """Refuse a sparsity that leaves fewer units than there are layers."""
+    if (total := num_kept(sparsity, sum(sizes))) < len(sizes):
+        raise ValueError(
+            f"`sparsity` {sparsity:g} keeps {total} of {sum(sizes)} {structure.name} units, too "
+            f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
+            "`exclude`, or pass allow_empty=True."
+        )
 
 
 def select(
@@ -68,19 +80,15 @@ def select_units(
     check_sparsity(sparsity)
     sizes = [score.numel() for score in units.values()]
     total = num_kept(sparsity, sum(sizes))
-    if total < len(sizes) and not allow_empty:
-        raise ValueError(
-            f"`sparsity` {sparsity:g} keeps {total} of {sum(sizes)} {structure.name} units, too "
-            f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
-            "`exclude`, or pass allow_empty=True."
-        )
+    if not allow_empty:
+        check_enough(sparsity, sizes, structure)
     if structure.scope == "layer":
         counts = share_out(total, sizes, at_least=0 if allow_empty else 1)
         pairs = zip(units.items(), counts, strict=True)
         return {name: top_k_mask(score, count) for (name, score), count in pairs}
     flat = torch.cat(list(units.values()))
     layers = top_k_mask(flat, total).split(sizes)
-    if not allow_empty and not all(int(torch.count_nonzero(layer)) for layer in layers):
+    if not allow_empty and not torch.stack([torch.count_nonzero(m) for m in layers]).all():
         layers = top_k_mask(_best_unit_first(flat, sizes), total).split(sizes)
     return dict(zip(units, layers, strict=True))
 

@@ -6,7 +6,7 @@ slice of a convolution along its output or input dimension.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+
+from biprune.checks import check_choice
 
 Scope = Literal["global", "layer"]
 Patterns = str | Sequence[str] | None
@@ -81,8 +83,7 @@ def get_structure(structure: str | Structure, scope: Scope | None = None) -> Str
         structure = STRUCTURES[structure]
     if scope is None:
         return structure
-    if scope not in get_args(Scope):
-        raise ValueError(f"`scope` must be one of {', '.join(get_args(Scope))}, got {scope!r}.")
+    check_choice("scope", scope, get_args(Scope))
     return replace(structure, scope=scope)
 
 
@@ -119,16 +120,16 @@ def prunable(
     names that match one of its shell-style patterns, embeddings among them; `exclude` takes away.
     """
     model = unwrap(model)
+    _refuse_parametrized(model, structure, include, exclude)
     candidates = _default_candidates(model, structure)
     parameters = parameter_names(model)
     if include is not None:
         if structure.dim is None:
-            candidates = {id(p) for p in parameters.values() if p.ndim >= 2} - {
-                id(p) for p in norm_parameters(model)
-            }
-        candidates &= {id(parameters[n]) for n in _matching(parameters, include, "include")}
+            candidates = {id(p) for p in parameters.values() if p.ndim >= 2}
+            candidates -= {id(p) for p in norm_parameters(model)}
+        candidates &= _matching(model, include, "include")
     if exclude is not None:
-        candidates -= {id(parameters[n]) for n in _matching(parameters, exclude, "exclude")}
+        candidates -= _matching(model, exclude, "exclude")
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
     if not chosen:
@@ -137,7 +138,6 @@ def prunable(
             f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
             f"`include` (={include!r}) and `exclude` (={exclude!r})."
         )
-    _refuse_parametrized(model, include, exclude)
     return chosen
 
 
@@ -173,30 +173,40 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
-def _matching(names: Iterable[str], patterns: Patterns, argument: str) -> set[str]:
-    """Names that match one of the patterns, each of which must match something."""
-    names, matched = list(names), set()
+def _matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
+    """Ids of the parameters one of whose names matches a pattern; each must match something."""
+    named = [
+        (name.replace("_orig_mod.", ""), parameter)
+        for name, parameter in model.named_parameters(remove_duplicate=False)
+    ]
+    matched: set[int] = set()
     for pattern in _as_list(patterns):
-        hits = {name for name in names if _matches(name, pattern)}
+        hits = {id(parameter) for name, parameter in named if _matches(name, pattern)}
         if not hits:
             raise ValueError(
                 f"`{argument}` has the pattern {pattern!r}, which matches no parameter. "
-                f"Names look like {', '.join(names[:3])}."
+                f"Names look like {', '.join(name for name, _ in named[:3])}."
             )
         matched |= hits
     return matched
 
 
-def _refuse_parametrized(model: nn.Module, include: Patterns, exclude: Patterns) -> None:
+def _refuse_parametrized(
+    model: nn.Module, structure: Structure, include: Patterns, exclude: Patterns
+) -> None:
     """A weight that is computed from other tensors cannot hold z: name it and say what to do."""
+    weight_of: dict[type[nn.Module], str] = {_ConvNd: "weight"}
+    if structure.dim is None:
+        weight_of |= {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}
     for name, module in model.named_modules():
-        if not isinstance(module, (_ConvNd, nn.Linear)) or "weight" in module._parameters:
+        weight = next((w for kind, w in weight_of.items() if isinstance(module, kind)), None)
+        if weight is None or weight in module._parameters:
             continue
-        weight = f"{name}.weight"
+        weight = f"{name}.{weight}"
         is_meant = include is None or any(_matches(weight, p) for p in _as_list(include))
         if is_meant and not any(_matches(weight, p) for p in _as_list(exclude)):
             raise ValueError(
-                f"The weight of {name!r} is already parametrized or pruned by another tool. "
+                f"{weight!r} is already parametrized or pruned by another tool. "
                 "Remove that first (torch.nn.utils.parametrize.remove_parametrizations, or "
                 "torch.nn.utils.prune.remove), or leave the layer out with `exclude`."
             )

@@ -5,17 +5,43 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.artifact import prefixed, read_artifact, rebuild, under, write_artifact
+from biprune.deploy.artifact import (
+    check_fields,
+    prefixed,
+    read_artifact,
+    rebuild,
+    saved_cost,
+    under,
+    write_artifact,
+)
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
 
 ROUND = "round-"
+TICKET_FIELDS = {
+    "model": (dict, NoneType),
+    "layers": list,
+    "structure": str,
+    "scope": str,
+    "method": str,
+    "settings": dict,
+    "sparsity": (int, float),
+    "seed": int,
+    "chosen": dict,
+    "accuracy": (int, float, NoneType),
+    "dense_accuracy": (int, float, NoneType),
+    "cost": dict,
+    "data": (dict, NoneType),
+    "history": list,
+    "num_rounds": int,
+}
 
 
 @dataclass
@@ -75,35 +101,36 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     Models of our registry are rebuilt; for any other pass `model`, of which a copy is filled.
     """
     metadata, tensors = read_artifact(folder, "ticket")
-    try:
-        masks = saved_masks(metadata, tensors)
-        built = rebuild(metadata["model"], under("state", tensors), model)
-        ticket = Ticket(
-            model=built,
-            masks=masks,
-            accuracy=metadata["accuracy"],
-            cost=Cost(**metadata["cost"]),
-            history=metadata["history"],
-            method=metadata["method"],
-            settings=metadata["settings"],
-            sparsity=metadata["sparsity"],
-            seed=metadata["seed"],
-            data=metadata["data"],
-            chosen=metadata["chosen"],
-            dense_accuracy=metadata["dense_accuracy"],
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"The ticket in {str(folder)!r} is incomplete: {error}.") from None
+    masks = saved_masks(metadata, tensors, folder)
+    ticket = Ticket(
+        model=rebuild(metadata["model"], under("state", tensors), model),
+        masks=masks,
+        accuracy=metadata["accuracy"],
+        cost=saved_cost(metadata, folder),
+        history=metadata["history"],
+        method=metadata["method"],
+        settings=metadata["settings"],
+        sparsity=metadata["sparsity"],
+        seed=metadata["seed"],
+        data=metadata["data"],
+        chosen=metadata["chosen"],
+        dense_accuracy=metadata["dense_accuracy"],
+    )
     check_masks(ticket.model, masks)
     rounds = range(1, metadata["num_rounds"] + 1)
     ticket.rounds = [load_ticket(Path(folder) / f"{ROUND}{n}", model) for n in rounds]
     return ticket
 
 
-def saved_masks(metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> Masks:
-    """The masks of a saved ticket, in the order of its model."""
+def saved_masks(
+    metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path | str
+) -> Masks:
+    """The masks of a ticket saved in `folder`, in the order of its model."""
+    check_fields(metadata, folder, **TICKET_FIELDS)
     structure = get_structure(metadata["structure"], metadata["scope"])
     masks = under("mask", tensors)
+    if not masks or sorted(masks) != sorted(metadata["layers"]):
+        raise ValueError(f"{str(folder)!r} is damaged: its masks are not those of its layers.")
     return Masks({name: masks[name] for name in metadata["layers"]}, structure)
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import copy
+import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
 from biprune.checkpoint import State
+from biprune.checks import check_positive, check_rate, check_whole
 from biprune.data import Dataset
 from biprune.evaluation import accuracy
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
@@ -22,6 +24,7 @@ from biprune.schedule import LRSchedule, Shape
 from biprune.sgd import make_sgd, set_lr
 from biprune.structure import parameter_names, unwrap
 
+logger = logging.getLogger(__name__)
 REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
 Evaluate = Callable[[nn.Module], float]
 
@@ -43,9 +46,10 @@ class Recipe:
     warmup_epochs: float = 0.0
 
     def __post_init__(self) -> None:
-        check_epochs(self.epochs)
-        if self.lr <= 0:
-            raise ValueError(f"`lr` must be positive, got {self.lr:g}.")
+        check_whole("epochs", self.epochs, at_least=1)
+        check_positive("lr", self.lr)
+        check_rate("momentum", self.momentum)
+        check_rate("weight_decay", self.weight_decay)
         if not 0 <= self.warmup_epochs <= self.epochs:
             raise ValueError(
                 f"`warmup_epochs` must be in [0, {self.epochs}], the epochs of the run, got "
@@ -58,16 +62,6 @@ class Recipe:
         warmup = self.warmup_epochs / self.epochs
         return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
 
-    def scaled(self, epochs: int) -> Recipe:
-        """The same recipe over another number of epochs; the warm-up keeps its share."""
-        return replace(self, epochs=epochs, warmup_epochs=self.warmup_epochs * epochs / self.epochs)
-
-
-def check_epochs(epochs: int) -> None:
-    """Refuse a run of no epochs."""
-    if epochs < 1:
-        raise ValueError(f"`epochs` must be at least 1, got {epochs}.")
-
 
 class PlainSGD:
     """The algorithm of ordinary training; under `masks`, pruned weights stay +0.0 exactly."""
@@ -76,7 +70,7 @@ class PlainSGD:
         trainable = {name: p for name, p in parameter_names(model).items() if p.requires_grad}
         self._recipe = recipe
         self._schedule = recipe.lr_schedule()
-        self._masks = masks
+        self._masks = None if masks is None else masks.to(device_of(model))
         self._masked = {name: trainable[name] for name in masks or () if name in trainable}
         self._optimizer = make_sgd(
             trainable.values(),
@@ -145,16 +139,20 @@ def default_rewind_epoch(epochs: int) -> int:
     return max(1, round(REWIND_FRACTION * epochs))
 
 
-def copy_model(model: nn.Module, *, channels_last: bool) -> nn.Module:
+def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     """A deep copy of the user's own module, to train in place.
 
     With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them;
-    the values are the same.
+    the values are the same. None does so for models of our registry alone: a user's own may rely
+    on the usual layout, as `view` does.
     """
     model = copy.deepcopy(unwrap(model))
-    for parameter in model.parameters():
-        if channels_last and parameter.ndim == 4:
-            parameter.data = parameter.data.contiguous(memory_format=torch.channels_last)
+    if channels_last is None:
+        channels_last = hasattr(model, "created_by")
+    for module in model.modules():
+        if channels_last and isinstance(module, nn.Conv2d) and "weight" in module._parameters:
+            weight = module.weight
+            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
     return model
 
 
@@ -172,6 +170,18 @@ def open_data(
     if data.val is not None and validate is None:
         validate = lambda model, val=data.val: accuracy(model, val)  # noqa: E731
     return data.train, evaluate or (lambda model: accuracy(model, data.test)), validate
+
+
+def measured(model: nn.Module, evaluate: Evaluate | None) -> float | None:
+    """What `evaluate` says of the model; a run is not lost because it says nothing."""
+    value = None if evaluate is None else evaluate(model)
+    if value is None:
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        logger.warning("`evaluate` must return a number, got %r; it is left out.", value)
+        return None
 
 
 def data_options(data: Dataset | Iterable[Batch]) -> dict[str, Any] | None:
@@ -197,7 +207,7 @@ def train(
     evaluate: Evaluate | None = None,
     validate: Evaluate | None = None,
     rewind_epochs: Iterable[int] | None = None,
-    channels_last: bool = True,
+    channels_last: bool | None = None,
     autocast: bool = False,
     compile: bool = False,
     checkpoint: Path | str | None = None,
@@ -209,8 +219,9 @@ def train(
     (default: cross-entropy of `model(inputs)` and labels). `evaluate(model)` is called once at the
     end, `validate(model)` after every epoch; a Dataset brings both. `milestones` are fractions of
     the run. Under `masks` the pruned weights stay exactly zero. The states after `rewind_epochs`
-    are kept (default: before training, and 5 % into it). With `checkpoint=FOLDER` the run can be
-    stopped at any time: the same call continues it and ends with the same bits.
+    are kept (default: before training, and 5 % into it). `channels_last` lays convolutions out for
+    speed (default: models of our registry). With `checkpoint=FOLDER` the run can be stopped at any
+    time: the same call continues it and ends with the same bits.
 
     >>> import biprune
     >>> data = biprune.load_data("digits", seed=0)
@@ -243,7 +254,7 @@ def train(
     model.eval()
     return TrainResult(
         model=model,
-        accuracy=None if evaluate is None else float(evaluate(model)),
+        accuracy=measured(model, evaluate),
         history=run.history,
         cost=run.cost,
         states=run.states,

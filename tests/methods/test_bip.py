@@ -17,6 +17,11 @@ from biprune.structure import get_structure
 from oracles import ReferenceBiP, central_difference
 
 
+def never(model: nn.Module, batch: object) -> Tensor:
+    """The loss of a run that must be refused before its first pass."""
+    raise AssertionError("A pass was made.")
+
+
 def linear_problem(theta: list[float], inputs: list[float]) -> tuple[nn.Module, Tensor]:
     """A model of one weight vector w with loss c.w, so that g is c whatever w is."""
     model = nn.Linear(len(theta), 1, bias=False).double()
@@ -278,29 +283,43 @@ def test_state_dict_carries_everything(
         other.load_state_dict(first.state_dict())
 
 
+def test_a_step_needs_gradients(conv_net: nn.Module) -> None:
+    opt = biprune.BiPOptimizer(conv_net, sparsity=0.9)
+    for step in (opt.lower_step, opt.upper_step):
+        with pytest.raises(ValueError, match=r"no gradients to step by: call loss\.backward"):
+            step()
+
+
 def test_the_optimizer_ends_in_a_ticket(conv_net: nn.Module) -> None:
     opt = biprune.BiPOptimizer(conv_net, sparsity=0.9, structure="filter")
     ticket = opt.ticket()
     assert ticket.model is conv_net
     assert ticket.masks.sparsity == pytest.approx(1 - 2 / 18)
     assert not ticket.model.training
+    assert ticket.settings["gamma"] == 1.0
+    with torch.no_grad():
+        conv_net.get_parameter("conv1.weight").fill_(1.0)
+    with pytest.raises(ValueError, match=r"Pruned weights of 'conv1\.weight' are not zero"):
+        opt.ticket()
 
 
-def scheme(name: str, lower_steps: int = 1) -> list[list[int]]:
+def scheme(name: str, lower_steps: int = 1, size: int = 3) -> list[list[int]]:
     method = BiP(batches=name, lower_steps=lower_steps)  # pyright: ignore[reportArgumentType]
     model = nn.Linear(4, 2)
-    data = [0, 1, 2]
+    data = list(range(size))
     setup = Setup(data, classification_loss)
     target = Target(0.5, get_structure("weight"))
     algorithm = BiPAlgorithm(method, Start(model), setup, target)
-    return [list(group) for group in algorithm.groups(data, 3)]  # pyright: ignore
+    return [list(group) for group in algorithm.groups(data, size)]  # pyright: ignore
 
 
 def test_batch_schemes() -> None:
     assert scheme("different") == [[0, 1], [2, 0], [1, 2]]
+    # Passes that hold whole groups swap the roles, so that both levels see every batch.
+    assert scheme("different", size=4) == [[0, 1], [2, 3], [1, 0], [3, 2]]
     assert scheme("same") == [[0, 0], [1, 1], [2, 2]]
     assert scheme("reverse") == [[0, 2], [1, 1], [2, 0]]
-    assert scheme("different", 2) == [[0, 1, 2]] * 3
+    assert scheme("different", 2) == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
     assert scheme("same", 2) == [[0, 1, 1], [2, 0, 0], [1, 2, 2]]
     assert scheme("reverse", 2) == [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
 
@@ -350,6 +369,12 @@ def test_history_tells_how_the_mask_moved(
     assert ticket.history[0]["flip_rate"] > 0
 
 
+def test_scaling_keeps_a_retraining() -> None:
+    method = BiP(epochs=100, retrain_epochs=10, warmup_epochs=20, rewind_epoch=1).scaled(2)
+    assert (method.epochs, method.retrain_epochs, method.warmup_epochs) == (2, 1, 0.4)
+    assert BiP().scaled(2).retrain_epochs == 0
+
+
 def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
     dense = biprune.train(conv_net, batches, epochs=4, lr=0.01, rewind_epochs=[0, 2])
     plain = biprune.prune(dense, batches, "bip", sparsity=0.5, epochs=2)
@@ -363,8 +388,9 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
     expected.load_state_dict(dense.states[2])
     retrained = biprune.train(expected, batches, epochs=1, masks=plain.masks)
     assert torch.equal(retrained.model.head.weight, again.model.head.weight)  # pyright: ignore
+    late = BiP(epochs=1, retrain_epochs=1, rewind_epoch=3)
     with pytest.raises(ValueError, match=r"`rewind_epoch` 3 was not kept; kept: \[0, 2\]"):
-        biprune.prune(dense, batches, BiP(epochs=1, retrain_epochs=1, rewind_epoch=3), sparsity=0.5)
+        biprune.prune(dense, batches, late, sparsity=0.5, loss=never)
 
 
 @pytest.mark.parametrize(
@@ -379,6 +405,11 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
         ({"ramp": 0.0}, r"`ramp` must be in \(0, 1\], got 0"),
         ({"rewind_epoch": 2}, "`rewind_epoch` needs `retrain_epochs`"),
         ({"epochs": 0}, "`epochs` must be at least 1, got 0"),
+        ({"gamma": float("nan")}, "`gamma` must be positive, got nan"),
+        ({"warmup_epochs": -1.0}, r"`warmup_epochs` must be in \[0, 100\]"),
+        ({"score_lr": -1.0}, "`score_lr` must be 0 or more, got -1"),
+        ({"retrain_epochs": -1}, "`retrain_epochs` must be at least 0, got -1"),
+        ({"retrain_epochs": 1, "retrain_lr": -1.0}, "`retrain_lr` must be 0 or more, got -1"),
     ],
 )
 def test_bad_settings(conv_net: nn.Module, batches: list, settings: dict, text: str) -> None:

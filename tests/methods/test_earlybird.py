@@ -99,5 +99,5 @@ def test_filters_follow_gamma_under_a_penalty(conv_net: nn.Module, batches: Batc
 def test_bad_settings() -> None:
     with pytest.raises(ValueError, match="`distance` must be one of iou, hamming, got 'l1'"):
         biprune.EarlyBird(distance="l1")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(ValueError, match="`memory` must be at least 2 masks, got 1"):
+    with pytest.raises(ValueError, match="`memory` must be at least 2, got 1"):
         biprune.EarlyBird(memory=1)

@@ -30,19 +30,18 @@ def inspect_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a saved ticket or dense run is, what it reached and what it cost."""
-    from biprune.deploy.artifact import read_artifact, read_metadata
+    from biprune.deploy.artifact import check_fields, read_artifact, read_metadata
+    from biprune.deploy.dense import DENSE_FIELDS
     from biprune.ticket import saved_masks
 
     kind = read_metadata(folder)["format"].removeprefix("biprune ")
     metadata, tensors = read_artifact(folder, kind)
-    try:
-        if kind == "dense":
-            facts, masks = dense_facts(metadata), None
-        else:
-            masks = saved_masks(metadata, tensors)
-            facts = ticket_facts(metadata, masks)
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"The {kind} in {str(folder)!r} is incomplete: {error}.") from None
+    if kind == "dense":
+        check_fields(metadata, folder, **DENSE_FIELDS)
+        facts, masks = dense_facts(metadata), None
+    else:
+        masks = saved_masks(metadata, tensors, folder)
+        facts = ticket_facts(metadata, masks)
     if as_json:
         print_json(metadata if masks is None else {**metadata, "masks": _mask_document(masks)})
         return

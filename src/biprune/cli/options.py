@@ -80,7 +80,12 @@ Compile = Annotated[
     bool, typer.Option("--compile", help="Use torch.compile.", rich_help_panel=_SPEED)
 ]
 ChannelsLast = Annotated[
-    bool, typer.Option(help="Lay convolutions out for speed.", rich_help_panel=_SPEED)
+    bool | None,
+    typer.Option(
+        help="Lay convolutions out for speed.",
+        rich_help_panel=_SPEED,
+        show_default="models of biprune",
+    ),
 ]
 
 

@@ -76,14 +76,14 @@ def prune_command(
     device: options.Device = "cpu",
     autocast: options.Autocast = False,
     compile: options.Compile = False,
-    channels_last: options.ChannelsLast = True,
+    channels_last: options.ChannelsLast = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
     from biprune.cli.models import build_model, check_device
-    from biprune.deploy.artifact import read_artifact, read_metadata
+    from biprune.deploy.artifact import read_metadata
     from biprune.selection import check_sparsity
     from biprune.structure import get_structure
 
@@ -94,7 +94,7 @@ def prune_command(
     own_options = options.model_options(model_option)
     if own_options and model is None:
         raise ValueError("`--model-option` goes with `--model`; saved models know their options.")
-    source, _ = read_artifact(dense, "dense")
+    source = read_metadata(dense, "dense")
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)

@@ -59,7 +59,7 @@ def train_command(
     device: options.Device = "cpu",
     autocast: options.Autocast = False,
     compile: options.Compile = False,
-    channels_last: options.ChannelsLast = True,
+    channels_last: options.ChannelsLast = None,
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:

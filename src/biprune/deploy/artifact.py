@@ -14,13 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from biprune.checkpoint import writable_folder
+from biprune.loop import Cost
 from biprune.models import MODELS, create_model
 from biprune.structure import unwrap
 
@@ -48,10 +48,7 @@ def write_artifact(
 
 def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
     """Metadata and tensors, or a ValueError that says what is wrong with the folder."""
-    metadata = read_metadata(folder)
-    found = metadata["format"]
-    if found != f"biprune {kind}":
-        raise ValueError(f"{str(folder)!r} holds a {found}, not a biprune {kind}.")
+    metadata = read_metadata(folder, kind)
     path = Path(folder) / TENSORS_FILE
     try:
         data = path.read_bytes()
@@ -68,8 +65,8 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
         raise ValueError(f"{str(path)!r} is no safetensors file: {error}.") from None
 
 
-def read_metadata(folder: Path | str) -> dict[str, Any]:
-    """The JSON of a folder written by `write_artifact`, of any kind."""
+def read_metadata(folder: Path | str, kind: str | None = None) -> dict[str, Any]:
+    """The JSON of a folder written by `write_artifact`, of this kind or of any."""
     path = Path(folder) / METADATA_FILE
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
@@ -86,7 +83,30 @@ def read_metadata(folder: Path | str) -> dict[str, Any]:
             f"{str(path)!r} has version {metadata.get('version')!r}; this biprune reads version "
             f"{VERSION}. Install the version that wrote it."
         )
+    if kind is not None and metadata["format"] != f"biprune {kind}":
+        raise ValueError(f"{str(folder)!r} holds a {metadata['format']}, not a biprune {kind}.")
     return metadata
+
+
+def check_fields(metadata: Mapping[str, Any], folder: Path | str, **types: Any) -> None:
+    """Refuse metadata that lacks a field, or has one of another type."""
+    for name, allowed in types.items():
+        if name not in metadata:
+            raise ValueError(f"{str(folder)!r} is incomplete: {name!r} is not in {METADATA_FILE}.")
+        if not isinstance(metadata[name], allowed):
+            raise ValueError(
+                f"{str(folder)!r} is damaged: {name!r} in {METADATA_FILE} is {metadata[name]!r}."
+            )
+
+
+def saved_cost(metadata: Mapping[str, Any], folder: Path | str) -> Cost:
+    """The cost that metadata carries."""
+    try:
+        return Cost(**metadata["cost"])
+    except TypeError:
+        raise ValueError(
+            f"{str(folder)!r} is damaged: 'cost' in {METADATA_FILE} is {metadata['cost']!r}."
+        ) from None
 
 
 def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -113,14 +133,17 @@ def rebuild(
             "The file holds a model that is not in biprune's registry. Build it yourself and pass "
             "it as `model`; its weights will be replaced in a copy."
         )
-    own = built.state_dict()
+    own = built.state_dict(keep_vars=True)
     reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
     wrong = sorted(own.keys() ^ state.keys() | reshaped)
     if wrong:
+        other = "`model`" if model is not None else f"a new {created_by and created_by['name']}"
         raise ValueError(
-            f"The saved weights do not fit `model`: {', '.join(wrong[:5])}"
-            f"{' and others' if len(wrong) > 5 else ''} differ in name or shape."
+            f"The saved weights do not fit {other}: {', '.join(wrong[:5])}"
+            f"{' and others' if len(wrong) > 5 else ''} differ in name or shape. Pass `model`, "
+            "built as the saved one was."
         )
-    with torch.no_grad():
-        built.load_state_dict(dict(state))
+    for name, tensor in own.items():
+        tensor.data = tensor.data.to(state[name].dtype)
+    built.load_state_dict(dict(state))
     return built.eval()

@@ -4,13 +4,32 @@ from __future__ import annotations
 
 from dataclasses import asdict
 from pathlib import Path
+from types import NoneType
 from typing import Any
 
 from torch import nn
 
-from biprune.deploy.artifact import prefixed, read_artifact, rebuild, under, write_artifact
-from biprune.loop import Cost
+from biprune.deploy.artifact import (
+    check_fields,
+    prefixed,
+    read_artifact,
+    rebuild,
+    saved_cost,
+    under,
+    write_artifact,
+)
 from biprune.training import TrainResult
+
+DENSE_FIELDS = {
+    "model": (dict, NoneType),
+    "epochs": int,
+    "settings": dict,
+    "accuracy": (int, float, NoneType),
+    "cost": dict,
+    "rewind_epochs": list,
+    "data": (dict, NoneType),
+    "history": list,
+}
 
 
 def save_dense(
@@ -36,15 +55,13 @@ def save_dense(
 def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResult:
     """Read a training result back; `model` as for `load_ticket`."""
     metadata, tensors = read_artifact(folder, "dense")
-    try:
-        return TrainResult(
-            model=rebuild(metadata["model"], under("state", tensors), model),
-            accuracy=metadata["accuracy"],
-            history=metadata["history"],
-            cost=Cost(**metadata["cost"]),
-            states={e: under(f"epoch-{e}", tensors) for e in metadata["rewind_epochs"]},
-            epochs=metadata["epochs"],
-            settings=metadata["settings"],
-        )
-    except (KeyError, TypeError) as error:
-        raise ValueError(f"The dense run in {str(folder)!r} is incomplete: {error}.") from None
+    check_fields(metadata, folder, **DENSE_FIELDS)
+    return TrainResult(
+        model=rebuild(metadata["model"], under("state", tensors), model),
+        accuracy=metadata["accuracy"],
+        history=metadata["history"],
+        cost=saved_cost(metadata, folder),
+        states={epoch: under(f"epoch-{epoch}", tensors) for epoch in metadata["rewind_epochs"]},
+        epochs=metadata["epochs"],
+        settings=metadata["settings"],
+    )

@@ -15,13 +15,10 @@ from torch import Tensor, nn
 
 from biprune.batches import Batch, count_batches, device_of, num_samples, to_device
 from biprune.loop import Cost, Setup
-from biprune.methods.base import Method, Outcome, Start, Target, retrain_
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
 from biprune.methods.gates import Gates, gated_parameters
-from biprune.seeding import derive_seed, forked_rng, seed_all
+from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
 from biprune.structure import Structure
-from biprune.training import Recipe
-
-SCORING = 1 << 20  # where in a run the scoring draws its seed: apart from every epoch
 
 
 @dataclass
@@ -88,16 +85,13 @@ class Scoring:
 
 
 @dataclass(frozen=True)
-class AtInit(Method):
+class AtInit(TrainingMethod):
     """Score the initial weights, prune once, train; the paper's settings for such methods."""
 
     starts_from: ClassVar[Literal["dense", "init"]] = "init"
     retrains: ClassVar[bool] = True
 
     epochs: int = 200
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
 
     @abstractmethod
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
@@ -109,12 +103,11 @@ class AtInit(Method):
         began = time.perf_counter()
         model = copy.deepcopy(start.model).train()
         scoring = Scoring(model, target.weights(model), setup)
-        with forked_rng(setup.batches, device_of(model)):
-            seed_all(derive_seed(setup.seed, SCORING), setup.batches)
+        with forked_rng(setup.batches):
+            seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
             units = self.unit_scores(scoring, target)
         masks = target.select_units(scoring.weights, units)
         seconds = time.perf_counter() - began
         cost = Cost(seconds, scoring.forward_passes, scoring.backward_passes)
-        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
-        trained = retrain_(start.model, masks, recipe, setup, note)
+        trained = retrain_(start.model, masks, self.recipe(), setup, note)
         return replace(trained, cost=cost + trained.cost)

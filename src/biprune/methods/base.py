@@ -12,11 +12,13 @@ import torch
 from torch import Tensor, nn
 
 from biprune.checkpoint import State
+from biprune.checks import check_whole
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
-from biprune.selection import expand, select, select_units
+from biprune.schedule import Shape
+from biprune.selection import check_enough, check_sparsity, expand, select, select_units
 from biprune.structure import Patterns, Structure, prunable
-from biprune.training import Recipe, check_epochs, train_
+from biprune.training import Recipe, train_
 
 
 @dataclass(frozen=True)
@@ -34,14 +36,19 @@ class Start:
         """Restore the whole state of `epoch` (None: the dense run's own 5 %) and say so."""
         if not self.states:
             return "not rewound: a bare module was given, which carries no earlier state"
+        self.check_rewind(epoch)
         epoch = self.rewind_epoch if epoch is None else epoch
-        if epoch not in self.states:
+        self.model.load_state_dict(self.states[epoch])
+        return f"rewound to epoch {epoch}"
+
+    def check_rewind(self, epoch: int | None) -> None:
+        """Refuse an epoch whose state was not kept."""
+        epoch = self.rewind_epoch if epoch is None else epoch
+        if self.states and epoch not in self.states:
             raise ValueError(
                 f"`rewind_epoch` {epoch} was not kept; kept: {sorted(self.states)}. Train with "
                 f"rewind_epochs=[0, {epoch}] to keep it."
             )
-        self.model.load_state_dict(self.states[epoch])
-        return f"rewound to epoch {epoch}"
 
 
 @dataclass(frozen=True)
@@ -69,6 +76,13 @@ class Target:
     def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The prunable tensors of `model`."""
         return prunable(model, self.structure, include=self.include, exclude=self.exclude)
+
+    def check(self, model: nn.Module) -> None:
+        """Refuse what cannot be reached on `model`, before anything is trained."""
+        sizes = [self.structure.num_units(weight) for weight in self.weights(model).values()]
+        check_sparsity(self.sparsity)
+        if not self.allow_empty:
+            check_enough(self.sparsity, sizes, self.structure)
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
         """Masks at the target sparsity, or at another on the way to it."""
@@ -124,7 +138,7 @@ class Method(ABC):
 
     def scaled(self, epochs: int) -> Self:
         """The same method over another number of epochs, everything that counts epochs with it."""
-        check_epochs(epochs)
+        check_whole("epochs", epochs, at_least=1)
         if not hasattr(self, "epochs"):
             return self
         return replace(self, epochs=epochs)
@@ -138,6 +152,38 @@ class Method(ABC):
     def settings(self) -> dict[str, Any]:
         """Every setting by name, JSON-able."""
         return asdict(self)
+
+
+@dataclass(frozen=True)
+class TrainingMethod(Method):
+    """A method that trains by plain SGD; the fields are its recipe."""
+
+    epochs: int = 160
+    lr: float = 0.1
+    momentum: float = 0.9
+    weight_decay: float = 5e-4
+    schedule: Shape = "step"
+    warmup_epochs: float = 0.0
+
+    def __post_init__(self) -> None:
+        self.recipe()
+
+    def recipe(self) -> Recipe:
+        """The settings as a recipe."""
+        return Recipe(
+            self.epochs,
+            self.lr,
+            self.momentum,
+            self.weight_decay,
+            self.schedule,
+            warmup_epochs=self.warmup_epochs,
+        )
+
+    def scaled(self, epochs: int) -> Self:
+        """The same training over another number of epochs; the warm-up keeps its share."""
+        check_whole("epochs", epochs, at_least=1)
+        warmup = self.warmup_epochs * epochs / self.epochs
+        return replace(self, epochs=epochs, warmup_epochs=warmup)
 
 
 def retrain_(
@@ -175,6 +221,7 @@ def fan_in_bound(weight: Tensor) -> float:
     return math.sqrt(6.0 / fan_in)
 
 
-def seeded_generator(seed: int, device: torch.device) -> torch.Generator:
-    """A generator for a method's own draws."""
-    return torch.Generator(device=device).manual_seed(seed)
+def scaled_to_bound(weight: Tensor) -> Tensor:
+    """A copy whose largest magnitude is sqrt(6 / fan_in): Hydra's scaling of a layer's scores."""
+    largest = weight.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
+    return weight * (fan_in_bound(weight) / largest)

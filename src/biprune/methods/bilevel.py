@@ -11,15 +11,17 @@ all-reduce of data-parallel training, and with any loss scale removed.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
 from biprune.batches import device_of
+from biprune.checks import check_choice, check_positive
 from biprune.masks import Masks
-from biprune.methods.base import Target, fan_in_bound, magnitudes, seeded_generator
+from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
+from biprune.seeding import drawing_generator
 from biprune.sgd import MaskedSGD, make_sgd
 from biprune.structure import Patterns, Scope, Structure, get_structure
 
@@ -57,10 +59,9 @@ class BiLevelOptimizer:
         allow_empty: bool = False,
         seed: int = 0,
     ) -> None:
-        if gamma <= 0:
-            raise ValueError(f"`gamma` must be positive, got {gamma:g}.")
-        _check_choice("implicit_mask", implicit_mask, ImplicitMask)
-        _check_choice("score_init", score_init, ScoreInit)
+        check_positive("gamma", gamma)
+        check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
+        check_choice("score_init", score_init, get_args(ScoreInit))
         self.model = model
         self.gamma = gamma
         self.implicit_gradient = implicit_gradient
@@ -68,6 +69,18 @@ class BiLevelOptimizer:
         self.clamp_scores = clamp_scores
         self.sparsity = sparsity
         self.seed = seed
+        self.settings: dict[str, Any] = {
+            "lr": lr,
+            "score_lr": score_lr,
+            "gamma": gamma,
+            "momentum": momentum,
+            "weight_decay": weight_decay,
+            "implicit_gradient": implicit_gradient,
+            "implicit_mask": implicit_mask,
+            "score_init": score_init,
+            "clamp_scores": clamp_scores,
+            "couple_gamma": couple_gamma,
+        }
         self._target = Target(
             sparsity, get_structure(structure, scope), include, exclude, allow_empty
         )
@@ -106,6 +119,7 @@ class BiLevelOptimizer:
         skip the step, and the answer is False.
         """
         every = [p.grad for p in self.model.parameters() if p.grad is not None]
+        _refuse_none(every)
         if not _unscale_(every, loss_scale):
             return False
         self._lower_level.step()
@@ -118,6 +132,7 @@ class BiLevelOptimizer:
         Running averages aside, nothing else of the model changes. `loss_scale` as in `lower_step`.
         """
         gradients = self._masked.gradients()
+        _refuse_none(gradients)
         if not _unscale_(list(gradients.values()), loss_scale):
             return False
         for name, gradient in gradients.items():
@@ -192,18 +207,16 @@ def initial_scores(
     """
     scores = magnitudes(weights)
     if init == "hydra":
-        return {n: score * (fan_in_bound(score) / score.max()) for n, score in scores.items()}
+        return {name: scaled_to_bound(score) for name, score in scores.items()}
     if init == "random":
-        generator = seeded_generator(seed, next(iter(scores.values())).device)
+        generator = drawing_generator(seed, next(iter(scores.values())).device)
         return {n: s.uniform_(0, fan_in_bound(s), generator=generator) for n, s in scores.items()}
     return scores
 
 
-def _check_choice(argument: str, value: str, choices: Any) -> None:
-    if value not in get_args(choices):
-        raise ValueError(
-            f"`{argument}` must be one of {', '.join(get_args(choices))}, got {value!r}."
-        )
+def _refuse_none(gradients: Collection[object]) -> None:
+    if not gradients:
+        raise ValueError("There are no gradients to step by: call loss.backward() first.")
 
 
 def _unscale_(gradients: list[Tensor], loss_scale: float | Tensor) -> bool:

@@ -28,12 +28,13 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import torch
 
 from biprune.batches import Batch, take
+from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import Method, Outcome, Start, Target, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
-from biprune.training import Recipe, check_epochs
+from biprune.training import Recipe
 
 BatchScheme = Literal["different", "reverse", "same"]
 SparsitySchedule = Literal["direct", "cubic"]
@@ -81,31 +82,39 @@ class BiP(Method):
     rewind_epoch: int | None = None
 
     def __post_init__(self) -> None:
-        check_epochs(self.epochs)
-        for argument, allowed in (
-            ("batches", BatchScheme),
-            ("sparsity_schedule", SparsitySchedule),
-        ):
-            if (value := getattr(self, argument)) not in get_args(allowed):
-                choices = ", ".join(get_args(allowed))
-                raise ValueError(f"`{argument}` must be one of {choices}, got {value!r}.")
-        if self.lower_steps < 1:
-            raise ValueError(f"`lower_steps` must be at least 1, got {self.lower_steps}.")
-        if not 0 < self.ramp <= 1:
-            raise ValueError(f"`ramp` must be in (0, 1], got {self.ramp:g}.")
-        if self.rewind_epoch is not None and self.retrain_epochs < 1:
+        self.lower_recipe()
+        LRSchedule(self.score_schedule)
+        check_rate("score_lr", self.score_lr)
+        check_positive("gamma", self.gamma)
+        check_whole("lower_steps", self.lower_steps, at_least=1)
+        check_choice("batches", self.batches, get_args(BatchScheme))
+        check_choice("implicit_mask", self.implicit_mask, get_args(ImplicitMask))
+        check_choice("score_init", self.score_init, get_args(ScoreInit))
+        check_choice("sparsity_schedule", self.sparsity_schedule, get_args(SparsitySchedule))
+        check_part("ramp", self.ramp)
+        check_whole("retrain_epochs", self.retrain_epochs, at_least=0)
+        check_rate("retrain_lr", self.retrain_lr)
+        if self.rewind_epoch is not None and self.retrain_epochs == 0:
             raise ValueError("`rewind_epoch` needs `retrain_epochs` of at least 1.")
+
+    def lower_recipe(self) -> Recipe:
+        """The settings of the theta-step."""
+        return Recipe(
+            self.epochs,
+            self.lr,
+            self.momentum,
+            self.weight_decay,
+            self.schedule,
+            warmup_epochs=self.warmup_epochs,
+        )
 
     def scaled(self, epochs: int) -> Self:
         """The same run over other epochs; warm-up and retraining keep their share."""
-        check_epochs(epochs)
+        check_whole("epochs", epochs, at_least=1)
         factor = epochs / self.epochs
-        return replace(
-            self,
-            epochs=epochs,
-            warmup_epochs=self.warmup_epochs * factor,
-            retrain_epochs=round(self.retrain_epochs * factor),
-        )
+        retrain = max(1, round(self.retrain_epochs * factor)) if self.retrain_epochs else 0
+        warmup = self.warmup_epochs * factor
+        return replace(self, epochs=epochs, warmup_epochs=warmup, retrain_epochs=retrain)
 
     def data_passes(self, sparsity: float) -> float:
         """`lower_steps` passes for theta and one for the mask, whatever the sparsity."""
@@ -114,6 +123,8 @@ class BiP(Method):
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, and retrain it if asked to."""
+        if self.rewind_epoch is not None:
+            start.check_rewind(self.rewind_epoch)
         algorithm = BiPAlgorithm(self, start, setup, target)
         run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="bip")
         outcome = Outcome(start.model, algorithm.optimizer.masks, run.history, run.cost)
@@ -154,9 +165,8 @@ class BiPAlgorithm:
             allow_empty=target.allow_empty,
             seed=setup.seed,
         )
-        warmup = method.warmup_epochs / method.epochs
-        self._lower_lr = LRSchedule(method.schedule, warmup=warmup)
-        self._upper_lr = LRSchedule(method.score_schedule, warmup=warmup)
+        self._lower_lr = method.lower_recipe().lr_schedule()
+        self._upper_lr = replace(self._lower_lr, shape=method.score_schedule)
         self._last_masks = self.optimizer.masks
         self._implicit_ratio = 0.0
         self._steps = self._steps_left = 0
@@ -176,13 +186,23 @@ class BiPAlgorithm:
         self._steps = self._steps_left = steps
         if self._method.batches == "different":
             stream = take(batches, steps * (num_lower + 1))
-            return zip(*[stream] * (num_lower + 1), strict=True)
+            return self._rotated(zip(*[stream] * (num_lower + 1), strict=True))
         lower = take(batches, steps * num_lower)
         if self._method.batches == "same":
             return ((*group, group[-1]) for group in zip(*[lower] * num_lower, strict=True))
         first_pass = list(take(batches, steps))
         lower = chain(first_pass, take(batches, steps * (num_lower - 1)))
         return zip(*[lower] * num_lower, reversed(first_pass), strict=True)
+
+    def _rotated(self, groups: Iterator[Sequence[Batch]]) -> Iterator[Sequence[Batch]]:
+        """Swap the roles at each pass where passes hold whole groups.
+
+        Otherwise a loader that keeps its order would show each batch to one level alone.
+        """
+        roles = self._method.lower_steps + 1
+        for number, group in enumerate(groups):
+            turn = number * roles // self._steps if self._steps % roles == 0 else 0
+            yield (*group[turn:], *group[:turn])
 
     def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
         """The theta-steps, then the m-step; the mean loss of their passes."""

@@ -32,19 +32,20 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import Batch, device_of
+from biprune.checks import check_choice, check_whole
 from biprune.loop import Backward, Cost, Record, Setup, fit
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
-from biprune.methods.at_init import SCORING, Scoring
-from biprune.methods.base import Method, Outcome, Start, Target
-from biprune.seeding import derive_seed, forked_rng, seed_all
-from biprune.training import PlainSGD, Recipe, check_epochs
+from biprune.methods.at_init import Scoring
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod
+from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
+from biprune.training import PlainSGD
 
 Distance = Literal["iou", "hamming"]
 
 
 @dataclass(frozen=True)
-class EarlyBird(Method):
+class EarlyBird(TrainingMethod):
     """Train from initialization, freeze the first mask that stays put, train on under it.
 
     `memory` masks are compared; `penalty` is the L1 weight on gamma, for filters alone.
@@ -56,29 +57,22 @@ class EarlyBird(Method):
     starts_from: ClassVar[Literal["dense", "init"]] = "init"
     retrains: ClassVar[bool] = False
 
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     threshold: float = 0.1
     memory: int = 5
     distance: Distance = "iou"
     penalty: float = 1e-4
 
     def __post_init__(self) -> None:
-        check_epochs(self.epochs)
-        if self.distance not in get_args(Distance):
-            choices = ", ".join(get_args(Distance))
-            raise ValueError(f"`distance` must be one of {choices}, got {self.distance!r}.")
-        if self.memory < 2:
-            raise ValueError(f"`memory` must be at least 2 masks, got {self.memory}.")
+        super().__post_init__()
+        check_choice("distance", self.distance, get_args(Distance))
+        check_whole("memory", self.memory, at_least=2)
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """One training, in the course of which the mask is found."""
         note = start.rewind_(0)
         scoring = Scoring(start.model, target.weights(start.model), setup)
-        with forked_rng(setup.batches, device_of(start.model)):
-            seed_all(derive_seed(setup.seed, SCORING), setup.batches)
+        with forked_rng(setup.batches):
+            seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
             gates = scoring.gates(target.structure, next(scoring.stream()))
         gammas = {n: held[0] for n, held in gates.items() if held[0].ndim < scoring.weights[n].ndim}
         algorithm = EarlyBirdAlgorithm(self, start.model, target, gammas)
@@ -103,7 +97,7 @@ class EarlyBirdAlgorithm:
         self._model = model
         self._target = target
         self._gammas = gammas
-        self._recipe = Recipe(method.epochs, method.lr, method.momentum, method.weight_decay)
+        self._recipe = method.recipe()
         self._sgd = PlainSGD(model, self._recipe)
         self._drawn: list[Masks] = []
         self._epoch = 0

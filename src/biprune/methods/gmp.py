@@ -19,21 +19,21 @@ from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from biprune.batches import Batch, take
+from biprune.checks import check_part, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import (
-    Method,
     Outcome,
     Start,
     Target,
+    TrainingMethod,
     mask_record,
 )
-from biprune.schedule import LRSchedule, cubic_sparsity
+from biprune.schedule import Shape, cubic_sparsity
 from biprune.sgd import MaskedSGD, set_lr
-from biprune.training import check_epochs
 
 
 @dataclass(frozen=True)
-class GMP(Method):
+class GMP(TrainingMethod):
     """Raise the sparsity along a cubic curve while the weights train on.
 
     Masks are drawn anew every `mask_every` steps until the end of the `ramp`, a part of the run.
@@ -45,19 +45,14 @@ class GMP(Method):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
 
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
+    schedule: Shape = "cosine"
     ramp: float = 0.6
     mask_every: int = 10
 
     def __post_init__(self) -> None:
-        check_epochs(self.epochs)
-        if not 0 < self.ramp <= 1:
-            raise ValueError(f"`ramp` must be in (0, 1], got {self.ramp:g}.")
-        if self.mask_every < 1:
-            raise ValueError(f"`mask_every` must be at least 1, got {self.mask_every}.")
+        super().__post_init__()
+        check_part("ramp", self.ramp)
+        check_whole("mask_every", self.mask_every, at_least=1)
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """One retraining under a tightening mask."""
@@ -82,7 +77,7 @@ class GMPAlgorithm:
             momentum=method.momentum,
             weight_decay=method.weight_decay,
         )
-        self._schedule = LRSchedule("cosine")
+        self._schedule = method.recipe().lr_schedule()
         self._last_masks = everything
         self._steps = 1
         self._settled = False

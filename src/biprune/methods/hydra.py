@@ -25,6 +25,7 @@ import torch
 from torch import Tensor
 
 from biprune.batches import Batch, device_of, take
+from biprune.checks import check_rate
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.masked import Masked
 from biprune.masks import Masks
@@ -33,9 +34,9 @@ from biprune.methods.base import (
     Outcome,
     Start,
     Target,
-    fan_in_bound,
     mask_record,
     retrain_,
+    scaled_to_bound,
 )
 from biprune.schedule import LRSchedule
 from biprune.sgd import make_sgd, set_lr
@@ -63,22 +64,25 @@ class Hydra(Method):
     weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
+        check_rate("score_lr", self.score_lr)
         if self.epochs < 2:
             raise ValueError(
                 f"`epochs` must be at least 2 for Hydra, one for the scores and one for the "
                 f"weights, got {self.epochs}."
             )
+        self._recipe()
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, then fine-tune under it from the trained weights."""
         algorithm = HydraAlgorithm(self, start, target)
         run = fit(start.model, algorithm, setup, epochs=self.epochs // 2, stage="hydra")
         masks = algorithm.masked.masks
-        recipe = Recipe(
-            self.epochs - self.epochs // 2, self.lr, self.momentum, self.weight_decay, "cosine"
-        )
-        tuned = retrain_(start.model, masks, recipe, setup, "kept the trained weights")
+        tuned = retrain_(start.model, masks, self._recipe(), setup, "kept the trained weights")
         return replace(tuned, history=[*run.history, *tuned.history], cost=run.cost + tuned.cost)
+
+    def _recipe(self) -> Recipe:
+        epochs = self.epochs - self.epochs // 2
+        return Recipe(epochs, self.lr, self.momentum, self.weight_decay, "cosine")
 
 
 class HydraAlgorithm:
@@ -88,10 +92,8 @@ class HydraAlgorithm:
         self._method = method
         self._target = target
         weights = target.weights(start.model)
-        self.scores = {name: weight.detach().clone() for name, weight in weights.items()}
-        if target.structure.scope == "layer":
-            for score in self.scores.values():
-                score.mul_(fan_in_bound(score) / score.abs().max())
+        scale = scaled_to_bound if target.structure.scope == "layer" else Tensor.clone
+        self.scores = {name: scale(weight.detach()) for name, weight in weights.items()}
         self.masked = Masked(weights, self._select())
         self._optimizer = make_sgd(
             [*self.scores.values(), *norm_parameters(start.model)],

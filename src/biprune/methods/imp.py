@@ -22,14 +22,15 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
+from biprune.checks import check_whole
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
-from biprune.methods.base import Method, Outcome, Start, Target, magnitudes, retrain_
-from biprune.training import Recipe
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
+from biprune.selection import check_sparsity
 
 
 @dataclass(frozen=True)
-class IMP(Method):
+class IMP(TrainingMethod):
     """Prune a fifth of what is left, rewind, retrain, until the target is reached.
 
     `epochs` are those of each round. `stops` are sparsities on the way to halt at exactly; the
@@ -44,10 +45,6 @@ class IMP(Method):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
 
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     rate: float = 0.2
     rounds: int | None = None
     stops: tuple[float, ...] = ()
@@ -55,10 +52,13 @@ class IMP(Method):
     rewind_epoch: int | None = None
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         if not 0 < self.rate < 1:
             raise ValueError(f"`rate` must be in (0, 1), got {self.rate:g}.")
-        if self.rounds is not None and self.rounds < 1:
-            raise ValueError(f"`rounds` must be at least 1, got {self.rounds}.")
+        if self.rounds is not None:
+            check_whole("rounds", self.rounds, at_least=1)
+        for stop in self.stops:
+            check_sparsity(stop)
 
     def data_passes(self, sparsity: float) -> float:
         """A retraining each round."""
@@ -85,7 +85,8 @@ class IMP(Method):
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Prune, rewind, retrain, and again."""
-        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
+        if self.rewind:
+            start.check_rewind(self.rewind_epoch)
         masks: Masks | None = None
         history: list[Record] = []
         rounds: list[Outcome] = []
@@ -94,7 +95,9 @@ class IMP(Method):
             scores = surviving_magnitudes(target.weights(start.model), masks)
             masks = target.select(scores, sparsity)
             note = start.rewind_(self.rewind_epoch) if self.rewind else "kept the trained weights"
-            trained = retrain_(start.model, masks, recipe, setup, note, stage=f"round-{number}")
+            trained = retrain_(
+                start.model, masks, self.recipe(), setup, note, stage=f"round-{number}"
+            )
             history, cost = [*history, *trained.history], cost + trained.cost
             model = copy.deepcopy(start.model)  # the next round goes on with the original
             rounds.append(Outcome(model, masks, history, cost, sparsity))

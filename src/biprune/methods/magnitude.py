@@ -20,13 +20,12 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from biprune.loop import Setup
-from biprune.methods.base import Method, Outcome, Start, Target, magnitudes, retrain_
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
 from biprune.schedule import Shape
-from biprune.training import Recipe
 
 
 @dataclass(frozen=True)
-class OMP(Method):
+class OMP(TrainingMethod):
     """Prune the smallest trained weights at once, rewind, retrain.
 
     `rewind_epoch` None is 5 % of the dense run, 0 the initial weights.
@@ -38,22 +37,17 @@ class OMP(Method):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
 
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     rewind_epoch: int | None = None
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Select by trained magnitude, rewind, retrain."""
         masks = target.select(magnitudes(target.weights(start.model)))
         note = start.rewind_(self.rewind_epoch)
-        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay)
-        return retrain_(start.model, masks, recipe, setup, note)
+        return retrain_(start.model, masks, self.recipe(), setup, note)
 
 
 @dataclass(frozen=True)
-class Magnitude(Method):
+class Magnitude(TrainingMethod):
     """Prune the smallest trained weights at once and restart the learning-rate schedule."""
 
     name: ClassVar[str] = "magnitude"
@@ -62,17 +56,10 @@ class Magnitude(Method):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
 
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    schedule: Shape = "step"
-
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Select by trained magnitude, retrain from the trained weights."""
         masks = target.select(magnitudes(target.weights(start.model)))
-        recipe = Recipe(self.epochs, self.lr, self.momentum, self.weight_decay, self.schedule)
-        return retrain_(start.model, masks, recipe, setup, "kept the trained weights")
+        return retrain_(start.model, masks, self.recipe(), setup, "kept the trained weights")
 
 
 @dataclass(frozen=True)

@@ -28,6 +28,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from biprune.batches import Batch
+from biprune.checks import check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import Gates, gate_scores
@@ -52,8 +53,8 @@ class ProsPr(AtInit):
     first_order: bool = False
 
     def __post_init__(self) -> None:
-        if self.inner_steps < 0:
-            raise ValueError(f"`inner_steps` must be at least 0, got {self.inner_steps}.")
+        super().__post_init__()
+        check_whole("inner_steps", self.inner_steps, at_least=0)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """|dl(theta_M)/dc| of each unit's gate c."""

@@ -9,16 +9,17 @@ of Frankle et al. (ICLR 2021) and Su et al. (NeurIPS 2020).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
+from biprune.batches import device_of
 from biprune.masks import Masks
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
-from biprune.seeding import derive_seed
+from biprune.seeding import drawing_generator
 
 
 @dataclass(frozen=True)
@@ -34,20 +35,14 @@ class Random(AtInit):
     @property
     def settings(self) -> dict[str, Any]:
         """The settings, of `like` only whether it was given."""
-        plain = {name: getattr(self, name) for name in ("epochs", "lr", "momentum", "weight_decay")}
-        return {**plain, "like": self.like is not None}
+        return {**asdict(replace(self, like=None)), "like": self.like is not None}
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """Uniform in [0, 1), with 1 added to as many units of a layer as `like` keeps there."""
-        weight = next(iter(scoring.weights.values()))
-        seed = derive_seed(scoring.setup.seed)
-        generator = torch.Generator(device=weight.device).manual_seed(seed)
-        scores = {
-            name: torch.rand(
-                target.structure.num_units(weight), generator=generator, device=weight.device
-            )
-            for name, weight in scoring.weights.items()
-        }
+        device = device_of(scoring.model)
+        generator = drawing_generator(scoring.setup.seed, device)
+        sizes = {n: target.structure.num_units(weight) for n, weight in scoring.weights.items()}
+        scores = {n: torch.rand(k, generator=generator, device=device) for n, k in sizes.items()}
         if self.like is None:
             return scores
         counts = self._counts(scores)

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import Batch
+from biprune.checks import check_whole
 from biprune.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
@@ -40,8 +41,8 @@ class SynFlow(AtInit):
     rounds: int = 100
 
     def __post_init__(self) -> None:
-        if self.rounds < 1:
-            raise ValueError(f"`rounds` must be at least 1, got {self.rounds}.")
+        super().__post_init__()
+        check_whole("rounds", self.rounds, at_least=1)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """Scores in the last round, where a unit pruned in an earlier one has none."""
