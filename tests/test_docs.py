@@ -31,7 +31,9 @@ def blocks(document: str) -> list[str]:
 
 
 @pytest.mark.parametrize(
-    ("document", "count"), [("README.md", 1), ("docs/user-guide.md", 3)], ids=lambda v: str(v)
+    ("document", "count"),
+    [("README.md", 1), ("docs/user-guide.md", 3), ("docs/adding-a-method.md", 1)],
+    ids=lambda value: str(value),
 )
 def test_python_in_documents_runs(
     document: str,
@@ -61,3 +63,24 @@ def test_python_in_documents_runs(
         assert ticket.masks.kept == round(0.1 * ticket.masks.total)
         pruned = [ticket.model.get_parameter(n)[~mask] for n, mask in ticket.masks.items()]
         assert not torch.cat(pruned).any()
+
+
+def test_the_method_of_the_page_keeps_every_promise(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+) -> None:
+    (block,) = blocks("docs/adding-a-method.md")
+    definition, _, call = block.partition("\n\nticket =")
+    assert len(definition.splitlines()) < 40
+    assert "sparsity" in call
+    names: dict[str, object] = {}
+    exec(compile(definition, "adding-a-method", "exec"), names)
+    method = names["Fisher"]
+    assert isinstance(method, type)
+    for structure in biprune.STRUCTURES:
+        options = {"sparsity": 0.5, "structure": structure, "epochs": 1}
+        first, again = (
+            biprune.prune(conv_net, batches, method(samples=16), **options) for _ in range(2)
+        )
+        assert first.masks == again.masks
+        assert first.masks.kept == round(0.5 * first.masks.total)
+        assert first.cost.backward_passes == 2 + len(batches)

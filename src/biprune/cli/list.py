@@ -11,7 +11,7 @@ from biprune.cli.tables import print_json, print_table
 
 EXAMPLES = """\
 $ biprune list
-$ biprune list methods
+$ biprune list methods --sparsity 0.95
 $ biprune list methods --json"""
 
 Entries = dict[str, dict[str, Any]]
@@ -24,10 +24,22 @@ def list_command(
             metavar="KIND", help="methods, models, data or structures.", show_default="all"
         ),
     ] = None,
+    sparsity: Annotated[
+        float, typer.Option(help="Target for which the cost of methods is told.")
+    ] = 0.9,
     as_json: options.AsJson = False,
 ) -> None:
-    """List methods, models, data and structures by the names that other commands take."""
-    found = {"methods": _methods, "models": _models, "data": _data, "structures": _structures}
+    """List methods, models, data and structures by the names that other commands take.
+
+    The cost of a method is in passes over the training data, forward and backward, at its default
+    settings; scoring and the dense model come on top.
+    """
+    found = {
+        "methods": lambda: _methods(sparsity),
+        "models": _models,
+        "data": _data,
+        "structures": _structures,
+    }
     if kind is not None and kind not in found:
         raise ValueError(f"Unknown kind {kind!r}. Kinds: {', '.join(found)}.")
     entries = {name: find() for name, find in found.items() if kind in (None, name)}
@@ -45,19 +57,19 @@ def list_command(
 
 
 def _shown(value: object) -> str:
-    if isinstance(value, bool):
-        return "yes" if value else "no"
-    return str(value)
+    return f"{value:g}" if isinstance(value, float) else str(value)
 
 
-def _methods() -> Entries:
+def _methods(sparsity: float) -> Entries:
     from biprune import METHODS
+    from biprune.selection import check_sparsity
 
+    check_sparsity(sparsity)
     return {
         name: {
             "summary": method.summary,
             "start": method.starts_from,
-            "retrains": method.retrains,
+            f"passes to {sparsity:g}": method().data_passes(sparsity),
             "citation": method.citation,
             "settings": method().settings,
         }

@@ -40,8 +40,12 @@ def _convert(key: str, text: str, hint: Any) -> object:
         if text.lower() not in _BOOLEANS:
             raise ValueError(f"`{key}` must be true or false, got {text!r}.")
         return _BOOLEANS[text.lower()]
-    if hint not in (int, float):
+    if get_origin(hint) is tuple:
+        return tuple(_convert(key, part.strip(), get_args(hint)[0]) for part in text.split(","))
+    if hint is str:
         return text
+    if hint not in (int, float):
+        raise ValueError(f"`{key}` cannot be set from the command line; use it from Python.")
     try:
         return hint(text)
     except ValueError:

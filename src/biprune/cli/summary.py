@@ -32,6 +32,7 @@ def ticket_facts(metadata: Metadata, masks: Masks) -> dict[str, str]:
         "sparsity asked": f"{metadata['sparsity']:g}",
         "reached": _reached(masks),
         **_measured(metadata),
+        **({"rounds before": str(metadata["num_rounds"])} if metadata["num_rounds"] else {}),
     }
 
 
