@@ -228,6 +228,10 @@ def test_list(run: Run) -> None:
     document = json.loads(run("list --json")[1])
     assert document["methods"]["bip"]["settings"] == biprune.BiP().settings
     assert document["methods"]["omp"]["retrains"] is True
+    assert document["methods"]["imp"]["passes"] == 11 * 160
+    deeper = json.loads(run("list methods --sparsity 0.2 --json")[1])
+    assert deeper["methods"]["imp"]["passes"] == 160
+    assert "got 90. Did you mean 0.9?" in one_error(run("list methods --sparsity 90"))
     assert list(json.loads(run("list models --json")[1])) == ["models"]
     assert "Kinds: methods, models, data, structures" in one_error(run("list modles"))
 
@@ -301,6 +305,9 @@ def test_demo(run: Run, tmp_path: Path) -> None:
         ("--sparsity 0.9 --method bpi", "Unknown method 'bpi'. Methods: bip, "),
         ("--sparsity 0.9 --method bpi", "Closest: bip."),
         ("--sparsity 0.9 --set gama=1", "The method 'bip' has no setting 'gama'. Settings: epochs"),
+        ("--sparsity 0.9 --method imp --set stops=0.5,x", "`stops` must be a number, got 'x'"),
+        ("--sparsity 0.9 --method imp --set stops=0.5,7", "`sparsity` must be in [0, 1), got 7"),
+        ("--sparsity 0.9 --method random --set like=x", "`like` cannot be set from the command"),
         ("--sparsity 0.9 --set gamma", "`--set` takes KEY=VALUE, got 'gamma'."),
         ("--sparsity 0.9 --set gamma=big", "`gamma` must be a number, got 'big'."),
         ("--sparsity 0.9 --set lower_steps=1.5", "`lower_steps` must be an integer, got '1.5'."),

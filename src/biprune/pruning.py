@@ -7,16 +7,16 @@ from pathlib import Path
 
 from torch import nn
 
-from biprune.batches import Batch, Loss, classification_loss
+from biprune.batches import Batch, Loss
 from biprune.data import Dataset
-from biprune.loop import Event, Setup
+from biprune.loop import Event
 from biprune.masks import Masks
 from biprune.methods import Method, get_method
 from biprune.methods.base import Outcome, Start, Target
 from biprune.selection import check_sparsity, num_kept
 from biprune.structure import Patterns, Scope, get_structure
 from biprune.ticket import Ticket, check_masks
-from biprune.training import Evaluate, TrainResult, copy_model, data_options, measured, open_data
+from biprune.training import Evaluate, TrainResult, copy_model, make_setup, measured
 
 
 def prune(
@@ -60,17 +60,15 @@ def prune(
     """
     check_sparsity(sparsity)
     chosen = get_method(method, settings, epochs)
-    batches, evaluate, validate = open_data(data, evaluate, validate)
-    setup = Setup(
-        batches=batches,
-        loss=loss or classification_loss,
-        validate=validate,
+    setup = make_setup(
+        data,
+        loss,
+        validate,
         seed=seed,
         autocast=autocast,
         compile=compile,
         checkpoint=checkpoint,
         progress=progress,
-        data=data_options(data),
     )
     target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
     start = _start(model, channels_last)
@@ -85,7 +83,7 @@ def prune(
         return Ticket(
             model=outcome.model,
             masks=outcome.masks,
-            accuracy=measured(outcome.model, evaluate),
+            accuracy=measured(outcome.model, data, evaluate),
             cost=outcome.cost,
             history=outcome.history,
             method=chosen.name,

@@ -156,37 +156,40 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     return model
 
 
-def open_data(
-    data: Dataset | Iterable[Batch], evaluate: Evaluate | None, validate: Evaluate | None
-) -> tuple[Iterable[Batch], Evaluate | None, Evaluate | None]:
-    """Training batches, how to test once at the end, how to validate each epoch."""
-    if not isinstance(data, Dataset):
-        if not isinstance(data, Iterable):
-            raise TypeError(
-                f"`data` must be a Dataset or something that yields batches, got "
-                f"{type(data).__name__}."
-            )
-        return data, evaluate, validate
-    if data.val is not None and validate is None:
-        validate = lambda model, val=data.val: accuracy(model, val)  # noqa: E731
-    return data.train, evaluate or (lambda model: accuracy(model, data.test)), validate
+def make_setup(
+    data: Dataset | Iterable[Batch],
+    loss: Loss | None,
+    validate: Evaluate | None,
+    **options: Any,
+) -> Setup:
+    """The setup of a run on `data`, with its own validation split where there is one."""
+    loss = loss or classification_loss
+    if isinstance(data, Dataset):
+        if validate is None and (val := data.val) is not None:
+            validate = lambda model: accuracy(model, val)  # noqa: E731
+        return Setup(data.train, loss, validate, data=data.options, **options)
+    if not isinstance(data, Iterable):
+        raise TypeError(
+            f"`data` must be a Dataset or something that yields batches, got {type(data).__name__}."
+        )
+    return Setup(data, loss, validate, **options)
 
 
-def measured(model: nn.Module, evaluate: Evaluate | None) -> float | None:
-    """What `evaluate` says of the model; a run is not lost because it says nothing."""
-    value = None if evaluate is None else evaluate(model)
-    if value is None:
-        return None
+def measured(
+    model: nn.Module, data: Dataset | Iterable[Batch], evaluate: Evaluate | None
+) -> float | None:
+    """What `evaluate` says of the model, or its accuracy on a Dataset's test split.
+
+    A run is not lost because `evaluate` returns no number.
+    """
+    if evaluate is None:
+        return accuracy(model, data.test) if isinstance(data, Dataset) else None
+    value = evaluate(model)
     try:
         return float(value)
     except (TypeError, ValueError):
         logger.warning("`evaluate` must return a number, got %r; it is left out.", value)
         return None
-
-
-def data_options(data: Dataset | Iterable[Batch]) -> dict[str, Any] | None:
-    """How a named dataset was loaded; None for a user's own batches."""
-    return data.options if isinstance(data, Dataset) else None
 
 
 def train(
@@ -231,17 +234,15 @@ def train(
     True
     """
     recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs)
-    batches, evaluate, validate = open_data(data, evaluate, validate)
-    setup = Setup(
-        batches=batches,
-        loss=loss or classification_loss,
-        validate=validate,
+    setup = make_setup(
+        data,
+        loss,
+        validate,
         seed=seed,
         autocast=autocast,
         compile=compile,
         checkpoint=checkpoint,
         progress=progress,
-        data=data_options(data),
     )
     model = copy_model(model, channels_last=channels_last)
     keep = {0, default_rewind_epoch(epochs)} if rewind_epochs is None else set(rewind_epochs)
@@ -254,7 +255,7 @@ def train(
     model.eval()
     return TrainResult(
         model=model,
-        accuracy=measured(model, evaluate),
+        accuracy=measured(model, data, evaluate),
         history=run.history,
         cost=run.cost,
         states=run.states,

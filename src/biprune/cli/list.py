@@ -14,6 +14,7 @@ $ biprune list
 $ biprune list methods --sparsity 0.95
 $ biprune list methods --json"""
 
+FOR_PROGRAMS = ("retrains", "settings")  # too much for a row
 Entries = dict[str, dict[str, Any]]
 
 
@@ -47,12 +48,11 @@ def list_command(
         print_json(entries)
         return
     for name, rows in entries.items():
-        # Settings are for programs: there are too many for a row.
-        headers = [h for h in next(iter(rows.values())) if h != "settings"]
+        headers = [h for h in next(iter(rows.values())) if h not in FOR_PROGRAMS]
         print_table(
             ["name", *headers],
             [[key, *(_shown(row[header]) for header in headers)] for key, row in rows.items()],
-            title=name,
+            title=f"methods, and the passes to {sparsity:g}" if name == "methods" else name,
         )
 
 
@@ -69,8 +69,9 @@ def _methods(sparsity: float) -> Entries:
         name: {
             "summary": method.summary,
             "start": method.starts_from,
-            f"passes to {sparsity:g}": method().data_passes(sparsity),
+            "passes": method().data_passes(sparsity),
             "citation": method.citation,
+            "retrains": method.retrains,
             "settings": method().settings,
         }
         for name, method in METHODS.items()

@@ -168,15 +168,16 @@ class TrainingMethod(Method):
     def __post_init__(self) -> None:
         self.recipe()
 
-    def recipe(self) -> Recipe:
-        """The settings as a recipe."""
+    def recipe(self, epochs: int | None = None) -> Recipe:
+        """The settings as a recipe, or over a part of the epochs; the warm-up keeps its share."""
+        epochs = self.epochs if epochs is None else epochs
         return Recipe(
-            self.epochs,
+            epochs,
             self.lr,
             self.momentum,
             self.weight_decay,
             self.schedule,
-            warmup_epochs=self.warmup_epochs,
+            warmup_epochs=self.warmup_epochs * epochs / self.epochs,
         )
 
     def scaled(self, epochs: int) -> Self:

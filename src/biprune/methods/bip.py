@@ -30,7 +30,7 @@ import torch
 from biprune.batches import Batch, take
 from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
 from biprune.loop import Backward, Record, Setup, fit
-from biprune.methods.base import Method, Outcome, Start, Target, mask_record, retrain_
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
@@ -41,7 +41,7 @@ SparsitySchedule = Literal["direct", "cubic"]
 
 
 @dataclass(frozen=True)
-class BiP(Method):
+class BiP(TrainingMethod):
     """Bi-level pruning straight to the target, with the paper's settings.
 
     An epoch is len(data) iterations, each of `lower_steps` batches for theta and one for the mask.
@@ -61,10 +61,10 @@ class BiP(Method):
 
     epochs: int = 100
     lr: float = 0.01
+    schedule: Shape = "cosine"
     score_lr: float = 0.1
+    score_schedule: Shape = "cosine"
     gamma: float = 1.0
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
     lower_steps: int = 1
     batches: BatchScheme = "different"
     implicit_gradient: bool = True
@@ -72,9 +72,6 @@ class BiP(Method):
     score_init: ScoreInit = "magnitude"
     clamp_scores: bool = False
     couple_gamma: bool = False
-    schedule: Shape = "cosine"
-    score_schedule: Shape = "cosine"
-    warmup_epochs: float = 0.0
     sparsity_schedule: SparsitySchedule = "direct"
     ramp: float = 0.5
     retrain_epochs: int = 0
@@ -82,7 +79,7 @@ class BiP(Method):
     rewind_epoch: int | None = None
 
     def __post_init__(self) -> None:
-        self.lower_recipe()
+        super().__post_init__()
         LRSchedule(self.score_schedule)
         check_rate("score_lr", self.score_lr)
         check_positive("gamma", self.gamma)
@@ -97,24 +94,11 @@ class BiP(Method):
         if self.rewind_epoch is not None and self.retrain_epochs == 0:
             raise ValueError("`rewind_epoch` needs `retrain_epochs` of at least 1.")
 
-    def lower_recipe(self) -> Recipe:
-        """The settings of the theta-step."""
-        return Recipe(
-            self.epochs,
-            self.lr,
-            self.momentum,
-            self.weight_decay,
-            self.schedule,
-            warmup_epochs=self.warmup_epochs,
-        )
-
     def scaled(self, epochs: int) -> Self:
         """The same run over other epochs; warm-up and retraining keep their share."""
-        check_whole("epochs", epochs, at_least=1)
-        factor = epochs / self.epochs
-        retrain = max(1, round(self.retrain_epochs * factor)) if self.retrain_epochs else 0
-        warmup = self.warmup_epochs * factor
-        return replace(self, epochs=epochs, warmup_epochs=warmup, retrain_epochs=retrain)
+        share = self.retrain_epochs * epochs / self.epochs
+        retrain = max(1, round(share)) if self.retrain_epochs else 0
+        return replace(super().scaled(epochs), retrain_epochs=retrain)
 
     def data_passes(self, sparsity: float) -> float:
         """`lower_steps` passes for theta and one for the mask, whatever the sparsity."""
@@ -165,7 +149,7 @@ class BiPAlgorithm:
             allow_empty=target.allow_empty,
             seed=setup.seed,
         )
-        self._lower_lr = method.lower_recipe().lr_schedule()
+        self._lower_lr = method.recipe().lr_schedule()
         self._upper_lr = replace(self._lower_lr, shape=method.score_schedule)
         self._last_masks = self.optimizer.masks
         self._implicit_ratio = 0.0

@@ -30,22 +30,21 @@ from biprune.loop import Backward, Record, Setup, fit
 from biprune.masked import Masked
 from biprune.masks import Masks
 from biprune.methods.base import (
-    Method,
     Outcome,
     Start,
     Target,
+    TrainingMethod,
     mask_record,
     retrain_,
     scaled_to_bound,
 )
-from biprune.schedule import LRSchedule
+from biprune.schedule import Shape
 from biprune.sgd import make_sgd, set_lr
 from biprune.structure import norm_parameters
-from biprune.training import Recipe
 
 
 @dataclass(frozen=True)
-class Hydra(Method):
+class Hydra(TrainingMethod):
     """Train scores under frozen weights for half the epochs, then the weights for the other half.
 
     `epochs` are all of them: 100 for the scores and 100 for the weights.
@@ -58,31 +57,26 @@ class Hydra(Method):
     retrains: ClassVar[bool] = True
 
     epochs: int = 200
-    lr: float = 0.1
+    schedule: Shape = "cosine"
     score_lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
 
     def __post_init__(self) -> None:
+        super().__post_init__()
         check_rate("score_lr", self.score_lr)
         if self.epochs < 2:
             raise ValueError(
                 f"`epochs` must be at least 2 for Hydra, one for the scores and one for the "
                 f"weights, got {self.epochs}."
             )
-        self._recipe()
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, then fine-tune under it from the trained weights."""
         algorithm = HydraAlgorithm(self, start, target)
         run = fit(start.model, algorithm, setup, epochs=self.epochs // 2, stage="hydra")
         masks = algorithm.masked.masks
-        tuned = retrain_(start.model, masks, self._recipe(), setup, "kept the trained weights")
+        recipe = self.recipe(self.epochs - self.epochs // 2)
+        tuned = retrain_(start.model, masks, recipe, setup, "kept the trained weights")
         return replace(tuned, history=[*run.history, *tuned.history], cost=run.cost + tuned.cost)
-
-    def _recipe(self) -> Recipe:
-        epochs = self.epochs - self.epochs // 2
-        return Recipe(epochs, self.lr, self.momentum, self.weight_decay, "cosine")
 
 
 class HydraAlgorithm:
@@ -102,7 +96,7 @@ class HydraAlgorithm:
             momentum=method.momentum,
             weight_decay=method.weight_decay,
         )
-        self._schedule = LRSchedule("cosine")
+        self._schedule = method.recipe().lr_schedule()
         self._last_masks = self.masked.masks
 
     @property
