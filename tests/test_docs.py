@@ -82,5 +82,7 @@ def test_the_method_of_the_page_keeps_every_promise(
             biprune.prune(conv_net, batches, method(samples=16), **options) for _ in range(2)
         )
         assert first.masks == again.masks
+        snip = biprune.prune(conv_net, batches, biprune.SNIP(samples=16), **options)
+        assert first.masks != snip.masks
         assert first.masks.kept == round(0.5 * first.masks.total)
         assert first.cost.backward_passes == 2 + len(batches)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 from collections import Counter
 from contextlib import suppress
+from dataclasses import replace
 from pathlib import Path
 from typing import ClassVar
 
@@ -223,6 +224,14 @@ def test_resumed_equals_uninterrupted(
     assert resumed.masks == whole.masks
     assert same_state(resumed.model, whole.model)
     assert resumed.cost.backward_passes == whole.cost.backward_passes
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+def test_a_run_that_diverges_says_so(method: type[Method], data: list) -> None:
+    scaled = method().scaled(EPOCHS)
+    rates = {name: 1e30 for name in ("lr", "score_lr") if name in scaled.settings}
+    with pytest.raises(FloatingPointError, match=r"(loss|weights) became .* at step"):
+        biprune.prune(build(Net), data, replace(scaled, **rates), sparsity=0.5)
 
 
 @methods

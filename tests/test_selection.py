@@ -74,16 +74,27 @@ def test_layer_scope_is_even_and_exact_in_total(sizes: list[int], sparsity: floa
     kept = select_units(units, sparsity, get_structure("filter"), allow_empty=True)
     counts = [int(mask.sum()) for mask in kept.values()]
     assert sum(counts) == total
-    for count, size in zip(counts, sizes, strict=True):
-        assert abs(count - total * size / sum(sizes)) < 1
+    priorities = [(-size / (2 * n + 1), i) for i, size in enumerate(sizes) for n in range(size)]
+    given = [i for _, i in sorted(priorities)[:total]]
+    assert counts == [given.count(i) for i in range(len(sizes))]
     if total >= len(sizes):
         floored = select_units(units, sparsity, get_structure("filter"))
         assert sum(int(mask.sum()) for mask in floored.values()) == total
         assert all(mask.any() for mask in floored.values())
 
 
-def test_shares_by_largest_remainder() -> None:
-    # Quotas 1.6, 3.2, 6.4 of 11: floors give 10, the largest remainder gets the one left over.
+@given(st.lists(st.integers(1, 60), min_size=1, max_size=8), st.integers(0, 1))
+def test_no_layer_gains_when_the_total_falls(sizes: list[int], at_least: int) -> None:
+    before = list(sizes)
+    for total in range(sum(sizes), at_least * len(sizes) - 1, -1):
+        counts = share_out(total, sizes, at_least)
+        assert sum(counts) == total
+        assert all(at_least <= now <= then for now, then in zip(counts, before, strict=True))
+        before = counts
+
+
+def test_shares_by_hand() -> None:
+    # Quotas 1.6, 3.1, 6.3 of 11 round to 2, 3, 6.
     assert share_out(11, [16, 32, 64], at_least=1) == [2, 3, 6]
     assert share_out(4, [16, 32, 64], at_least=0) == [1, 1, 2]
     assert share_out(3, [2, 2, 100], at_least=1) == [1, 1, 1]

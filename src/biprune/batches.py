@@ -60,19 +60,20 @@ def count_batches(batches: Iterable[Batch]) -> int:
     return count
 
 
+def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
+    """Batches without end: the loader is started again whenever it ends."""
+    while True:
+        empty = True
+        for batch in batches:
+            empty = False
+            yield batch
+        if empty:
+            raise ValueError("`data` stopped yielding batches: can it be iterated again?")
+
+
 def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Exactly `count` batches, starting the loader again whenever it ends."""
-
-    def endless() -> Iterator[Batch]:
-        while True:
-            empty = True
-            for batch in batches:
-                empty = False
-                yield batch
-            if empty:
-                raise ValueError("`data` stopped yielding batches: can it be iterated again?")
-
-    return islice(endless(), count)
+    """Exactly `count` batches of the endless stream."""
+    return islice(endless(batches), count)
 
 
 def classification_loss(model: nn.Module, batch: Batch) -> Tensor:

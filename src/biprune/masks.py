@@ -98,6 +98,10 @@ class Masks(Mapping[str, Tensor]):
         kept = sum(int(torch.count_nonzero(mask)) for mask in self.values())
         return 1.0 - kept / sum(mask.numel() for mask in self.values())
 
+    def units(self) -> Tensor:
+        """Which units are kept, over all layers, flat."""
+        return torch.cat([self.structure.kept_units(mask) for mask in self.values()])
+
     def overlap(self, other: Masks) -> float:
         """Intersection over union of the kept weights (the paper's IoU); 1.0 means equal."""
         pairs = self._pairs(other)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from pathlib import Path
 
 from torch import nn
@@ -74,7 +75,9 @@ def prune(
     start = _start(model, channels_last)
     target.check(start.model)
     outcome = chosen.run(start, setup, target)
-    _check_count(outcome.masks, target)
+    for passed in [*outcome.rounds, outcome]:
+        asked = sparsity if passed.sparsity is None else passed.sparsity
+        _check_count(passed.masks, replace(target, sparsity=asked))
 
     def measure(outcome: Outcome) -> Ticket:
         outcome.model.zero_grad(set_to_none=True)

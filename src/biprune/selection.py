@@ -73,9 +73,9 @@ def select_units(
 ) -> dict[str, Tensor]:
     """Keep exactly round((1 - sparsity) * N) of all N units, ties going to the lowest index.
 
-    In the scope "layer" each layer's share is its quota (1 - sparsity) * n rounded up or down so
-    that the total is exact (the largest remainders round up, the earlier layer first). Every layer
-    keeps at least its best unit unless `allow_empty`, in either scope, at the same total.
+    In the scope "layer" each layer's share is its quota (1 - sparsity) * n, rounded so that the
+    total is exact (see `share_out`). Every layer keeps at least its best unit unless `allow_empty`,
+    in either scope, at the same total.
     """
     check_sparsity(sparsity)
     sizes = [score.numel() for score in units.values()]
@@ -137,18 +137,19 @@ def _kth_largest(scores: Tensor, k: int) -> tuple[Tensor, int, int]:
 
 
 def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
-    """Divide `total` in proportion to `sizes`: largest remainders first, `at_least` to each."""
-    quotas = [total * size / sum(sizes) for size in sizes]
-    counts = [max(int(quota), at_least) for quota in quotas]
-    while (excess := sum(counts) - total) != 0:
-        # Give to the layer furthest below its quota, or take from the one furthest above it.
-        step = -1 if excess > 0 else 1
-        movable = [
-            i
-            for i, (count, size) in enumerate(zip(counts, sizes, strict=True))
-            if at_least <= count + step <= size
-        ]
-        counts[max(movable, key=lambda i: step * (quotas[i] - counts[i]))] += step
+    """Divide `total` in proportion to `sizes`, at least so many to each (Webster's method).
+
+    The n-th unit of a layer has the priority size / (2 n - 1), and the `total` of highest priority
+    are given, the earlier layer first among equals. So no layer gains when the total falls, which
+    rounding each quota by its remainder would not ensure: pruned units stay pruned.
+    """
+    counts = [max(math.ceil(total * size / sum(sizes) - 0.5), at_least) for size in sizes]
+    layers = range(len(sizes))
+    while sum(counts) < total:
+        counts[max(layers, key=lambda i: (sizes[i] / (2 * counts[i] + 1), -i))] += 1
+    while sum(counts) > total:
+        movable = [i for i in layers if counts[i] > at_least]
+        counts[min(movable, key=lambda i: (sizes[i] / (2 * counts[i] - 1), -i))] -= 1
     return counts
 
 

@@ -41,7 +41,7 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
 class MaskedSGD:
     """SGD on theta of the prunable weights and on everything trainable that is not prunable.
 
-    The gradient of theta is m * g; pruned entries of theta only decay, and come back with the
+    The gradient of theta is m * g; pruned entries of theta have none, decay, and come back with the
     value they have when the mask does. `theta_decay` None is `weight_decay`.
     """
 

@@ -389,7 +389,7 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
     retrained = biprune.train(expected, batches, epochs=1, masks=plain.masks)
     assert torch.equal(retrained.model.head.weight, again.model.head.weight)  # pyright: ignore
     late = BiP(epochs=1, retrain_epochs=1, rewind_epoch=3)
-    with pytest.raises(ValueError, match=r"`rewind_epoch` 3 was not kept; kept: \[0, 2\]"):
+    with pytest.raises(ValueError, match=r"epoch 3, to rewind to, was not kept; kept: \[0, 2\]"):
         biprune.prune(dense, batches, late, sparsity=0.5, loss=never)
 
 

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -94,6 +96,67 @@ def test_filters_follow_gamma_under_a_penalty(conv_net: nn.Module, batches: Batc
         "norm1.weight"
     )
     assert (difference > 0.02).all()
+
+
+def test_distances_count_units_whatever_their_size() -> None:
+    """All filters of a thin layer change: half of the units, 0.8 % of the weights."""
+    structure = get_structure("filter")
+
+    def kept(thin: range) -> Masks:
+        first = torch.zeros(10, 2, 1, 1, dtype=torch.bool)
+        first[list(thin)] = True
+        second = torch.zeros(10, 10, 5, 5, dtype=torch.bool)
+        second[:5] = True
+        return Masks({"thin": first, "fat": second}, structure)
+
+    one, other = kept(range(5)), kept(range(5, 10))
+    assert farthest(one, [other], "hamming") == pytest.approx(10 / 20)
+    assert farthest(one, [other], "iou") == pytest.approx(10 / 15)
+
+
+def test_a_frozen_gamma_still_ranks(conv_net: nn.Module, batches: Batches) -> None:
+    with torch.no_grad():
+        conv_net.get_parameter("norm1.weight").copy_(torch.arange(6.0))
+        conv_net.get_parameter("norm1.bias").copy_(torch.arange(6.0).flip(0))
+    conv_net.get_parameter("norm1.weight").requires_grad_(False)
+    method = biprune.EarlyBird(epochs=1, lr=1e-4)
+    masks = biprune.prune(conv_net, batches, method, sparsity=0.5, structure="filter").masks
+    assert masks["conv1.weight"].flatten(1).any(dim=1).tolist() == [False] * 3 + [True] * 3
+
+
+def test_gammas_do_not_compete_with_filters_that_have_none(batches: Batches) -> None:
+    model = nn.Sequential(
+        nn.Conv2d(1, 4, 3),
+        nn.BatchNorm2d(4),
+        nn.Conv2d(4, 4, 3),
+        nn.Flatten(),
+        nn.Linear(64, 3),
+    )
+    options = {"sparsity": 0.5, "structure": "filter", "epochs": 1}
+    with pytest.raises(ValueError, match=r"norms of filters that have none: 2\.weight"):
+        biprune.prune(model, batches, "earlybird", scope="global", **options)
+    assert biprune.prune(model, batches, "earlybird", **options).masks.kept == 4
+
+
+@pytest.mark.parametrize("epoch", [1, 4])
+def test_resumed_before_and_after_the_mask_settles(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state, epoch: int
+) -> None:
+    class KilledError(Exception):
+        pass
+
+    def kill(event: biprune.Event) -> None:
+        if (event.epoch, event.step) == (epoch, 2):
+            raise KilledError
+
+    method = biprune.EarlyBird(epochs=6, lr=0.05, memory=3, threshold=0.5)
+    whole = biprune.prune(conv_net, batches, method, sparsity=0.8)
+    assert whole.history[-1]["note"] == "the mask settled after epoch 3"
+    with pytest.raises(KilledError):
+        biprune.prune(conv_net, batches, method, sparsity=0.8, checkpoint=tmp_path, progress=kill)
+    resumed = biprune.prune(conv_net, batches, method, sparsity=0.8, checkpoint=tmp_path)
+    assert same_state(whole.model, resumed.model)
+    assert whole.history[-1] == resumed.history[-1]
 
 
 def test_bad_settings() -> None:

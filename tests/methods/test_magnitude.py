@@ -85,6 +85,17 @@ def test_every_round_starts_from_the_rewound_weights_times_its_mask(
         assert after.cost.backward_passes == before.cost.backward_passes + len(batches)
 
 
+def test_filters_that_are_pruned_stay_pruned(batches: Batches) -> None:
+    """Layers of 6, 6 and 2 filters: rounding by remainders would give the last one back."""
+    model = nn.Sequential(
+        nn.Conv2d(1, 6, 3), nn.Conv2d(6, 6, 3), nn.Conv2d(6, 2, 3), nn.Flatten(), nn.Linear(8, 3)
+    )
+    method = biprune.IMP(epochs=1, rate=0.5, stops=(3 / 14,), lr=1e-3)
+    ticket = biprune.prune(model, batches, method, sparsity=4 / 14, structure="filter")
+    (before,) = ticket.rounds
+    assert not (ticket.masks.units() & ~before.masks.units()).any()
+
+
 def test_each_round_prunes_by_the_weights_that_the_one_before_trained(
     dense: biprune.TrainResult, batches: Batches
 ) -> None:
@@ -168,6 +179,11 @@ def test_gmp_can_bring_a_weight_back() -> None:
     [
         (lambda: biprune.IMP(rate=1.0), r"`rate` must be in \(0, 1\), got 1"),
         (lambda: biprune.IMP(rounds=0), "`rounds` must be at least 1, got 0"),
+        (lambda: biprune.IMP(rounds=2, stops=(0.5,)), "`rounds` and `stops` cannot both be given"),
+        (
+            lambda: biprune.IMP(rewind=False, rewind_epoch=1),
+            "`rewind_epoch` is given, but",
+        ),
         (lambda: biprune.GMP(ramp=0.0), r"`ramp` must be in \(0, 1\], got 0"),
         (lambda: biprune.GMP(mask_every=0), "`mask_every` must be at least 1, got 0"),
     ],

@@ -12,8 +12,9 @@ from typing import ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from biprune.batches import Batch, count_batches, device_of, num_samples, to_device
+from biprune.batches import Batch, count_batches, device_of, endless, num_samples, to_device
 from biprune.loop import Cost, Setup
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
 from biprune.methods.gates import Gates, gated_parameters
@@ -34,9 +35,7 @@ class Scoring:
     def stream(self) -> Iterator[Batch]:
         """Training batches on the model's device, without end."""
         device = device_of(self.model)
-        while True:
-            for batch in self.setup.batches:
-                yield to_device(batch, device)
+        return (to_device(batch, device) for batch in endless(self.setup.batches))
 
     def batches(self, samples: int, stream: Iterator[Batch] | None = None) -> list[Batch]:
         """The next batches of `stream` (default: a new one), until `samples` are seen.
@@ -55,10 +54,10 @@ class Scoring:
         """What the units' gates multiply; filters take a forward pass to find out."""
         return gated_parameters(self.model, self.weights, structure, lambda: self.loss(batch))
 
-    def loss(self, batch: Batch, model: nn.Module | None = None) -> Tensor:
+    def loss(self, batch: Batch) -> Tensor:
         """One forward pass."""
         self.forward_passes += 1
-        return self.setup.loss(self.model if model is None else model, batch)
+        return self.setup.loss(self.model, batch)
 
     def gradients(
         self, output: Tensor, parameters: Sequence[Tensor], *, create_graph: bool = False
@@ -74,12 +73,12 @@ class Scoring:
         return [torch.zeros_like(p) if g is None else g for p, g in pairs]
 
     def summed_gradients(
-        self, batches: Sequence[Batch], parameters: Sequence[Tensor], model: nn.Module | None = None
+        self, batches: Sequence[Batch], parameters: Sequence[Tensor]
     ) -> list[Tensor]:
         """Gradients of each batch's mean loss, added up."""
         total = [torch.zeros_like(p) for p in parameters]
         for batch in batches:
-            gradients = self.gradients(self.loss(batch, model), parameters)
+            gradients = self.gradients(self.loss(batch), parameters)
             total = [t + g for t, g in zip(total, gradients, strict=True)]
         return total
 
@@ -103,7 +102,8 @@ class AtInit(TrainingMethod):
         began = time.perf_counter()
         model = copy.deepcopy(start.model).train()
         scoring = Scoring(model, target.weights(model), setup)
-        with forked_rng(setup.batches):
+        # The fused kernels of attention have no second derivative.
+        with forked_rng(setup.batches), sdpa_kernel(SDPBackend.MATH):
             seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
             units = self.unit_scores(scoring, target)
         masks = target.select_units(scoring.weights, units)

@@ -46,8 +46,8 @@ class Start:
         epoch = self.rewind_epoch if epoch is None else epoch
         if self.states and epoch not in self.states:
             raise ValueError(
-                f"`rewind_epoch` {epoch} was not kept; kept: {sorted(self.states)}. Train with "
-                f"rewind_epochs=[0, {epoch}] to keep it."
+                f"The state of epoch {epoch}, to rewind to, was not kept; kept: "
+                f"{sorted(self.states)}. Train with rewind_epochs={sorted({0, epoch})} to keep it."
             )
 
 
@@ -139,14 +139,12 @@ class Method(ABC):
     def scaled(self, epochs: int) -> Self:
         """The same method over another number of epochs, everything that counts epochs with it."""
         check_whole("epochs", epochs, at_least=1)
-        if not hasattr(self, "epochs"):
-            return self
-        return replace(self, epochs=epochs)
+        return self
 
     def data_passes(self, sparsity: float) -> float:
         """Forward-backward passes over the training data that reaching `sparsity` takes."""
         del sparsity
-        return getattr(self, "epochs", 0)
+        return 0
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -179,6 +177,11 @@ class TrainingMethod(Method):
             self.schedule,
             warmup_epochs=self.warmup_epochs * epochs / self.epochs,
         )
+
+    def data_passes(self, sparsity: float) -> float:
+        """One a epoch, whatever the sparsity."""
+        del sparsity
+        return self.epochs
 
     def scaled(self, epochs: int) -> Self:
         """The same training over another number of epochs; the warm-up keeps its share."""

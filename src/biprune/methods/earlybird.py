@@ -32,13 +32,15 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import Batch, device_of
-from biprune.checks import check_choice, check_whole
+from biprune.checks import check_choice, check_rate, check_whole
 from biprune.loop import Backward, Cost, Record, Setup, fit
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
 from biprune.methods.at_init import Scoring
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod
+from biprune.methods.gates import convolutions, following_norms
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
+from biprune.structure import Structure
 from biprune.training import PlainSGD
 
 Distance = Literal["iou", "hamming"]
@@ -48,7 +50,8 @@ Distance = Literal["iou", "hamming"]
 class EarlyBird(TrainingMethod):
     """Train from initialization, freeze the first mask that stays put, train on under it.
 
-    `memory` masks are compared; `penalty` is the L1 weight on gamma, for filters alone.
+    `memory` masks are compared, so that a mask can settle after that many epochs at the earliest;
+    `penalty` is the L1 weight on gamma, for filters alone.
     """
 
     name: ClassVar[str] = "earlybird"
@@ -66,15 +69,14 @@ class EarlyBird(TrainingMethod):
         super().__post_init__()
         check_choice("distance", self.distance, get_args(Distance))
         check_whole("memory", self.memory, at_least=2)
+        check_rate("threshold", self.threshold)
+        check_rate("penalty", self.penalty)
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """One training, in the course of which the mask is found."""
         note = start.rewind_(0)
         scoring = Scoring(start.model, target.weights(start.model), setup)
-        with forked_rng(setup.batches):
-            seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
-            gates = scoring.gates(target.structure, next(scoring.stream()))
-        gammas = {n: held[0] for n, held in gates.items() if held[0].ndim < scoring.weights[n].ndim}
+        gammas = find_gammas(scoring, target.structure)
         algorithm = EarlyBirdAlgorithm(self, start.model, target, gammas)
         run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="earlybird")
         masks, verdict = algorithm.finish()
@@ -187,8 +189,34 @@ class EarlyBirdAlgorithm:
         return self._target.select_units(weights, units)
 
 
+def find_gammas(scoring: Scoring, structure: Structure) -> dict[str, nn.Parameter]:
+    """The norm weights that rank filters, by the convolution before; one forward pass."""
+    if structure.name != "filter":
+        return {}
+    setup = scoring.setup
+    with forked_rng(setup.batches):
+        seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
+        batch = next(scoring.stream())
+        norms = following_norms(scoring.model, lambda: scoring.loss(batch))
+    behind = {n: norms.get(c) for n, c in convolutions(scoring.model, scoring.weights).items()}
+    weights = {name: getattr(norm, "weight", None) for name, norm in behind.items()}
+    gammas = {name: w for name, w in weights.items() if isinstance(w, nn.Parameter)}
+    without = sorted(weights.keys() - gammas.keys())
+    if gammas and without and structure.scope == "global":
+        raise ValueError(
+            "EarlyBird ranks filters by the BatchNorm behind them, which does not compare with the "
+            f"norms of filters that have none: {', '.join(without)}. Leave them out with "
+            '`exclude`, or rank in each layer (scope="layer").'
+        )
+    return gammas
+
+
 def farthest(masks: Masks, others: Sequence[Masks], distance: Distance) -> float:
-    """The largest distance of `masks` to `others`, in [0, 1]; 1 where there are none."""
-    if distance == "hamming":
-        return max((masks.flip_rate(other) for other in others), default=1.0)
-    return max((1 - masks.overlap(other) for other in others), default=1.0)
+    """The largest distance of `masks` to `others` in units, in [0, 1]; 1 where there are none."""
+    mine, distances = masks.units(), [1.0] if not others else []
+    for other in others:
+        theirs = other.units()
+        differ = int(torch.count_nonzero(mine ^ theirs))
+        of = mine.numel() if distance == "hamming" else int(torch.count_nonzero(mine | theirs))
+        distances.append(differ / of)
+    return max(distances)

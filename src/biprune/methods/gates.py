@@ -30,25 +30,37 @@ def gated_parameters(
 ) -> Gates:
     """For each prunable tensor the parameters that its units' gates multiply.
 
-    For filters one call of `forward`, which must run `model`, finds the norm that directly follows
-    each convolution.
+    For filters one call of `forward`, which must run `model`, finds the norms; their parameters
+    are made trainable, so `model` must be a copy.
     """
     if structure.name != "filter":
         return {name: [weight] for name, weight in weights.items()}
-    owners = {id(m.weight): m for m in unwrap(model).modules() if isinstance(m, _ConvNd)}
+    owners = convolutions(model, weights)
     norms = following_norms(model, forward)
     gates: Gates = {}
-    for name, weight in weights.items():
-        conv = owners[id(weight)]
+    for name, conv in owners.items():
         holder = norms.get(conv, conv)
-        affine = [p for p in (holder.weight, holder.bias) if isinstance(p, nn.Parameter)]
-        gates[name] = [p for p in affine if p.requires_grad] or [weight]
+        gates[name] = [p for p in (holder.weight, holder.bias) if isinstance(p, nn.Parameter)]
+        for parameter in gates[name]:
+            parameter.requires_grad_()
+        if not gates[name]:
+            raise ValueError(
+                f"The filters of {name!r} feed a norm without weight and bias, which undoes their "
+                "scale, so their sensitivity is not defined. Leave the layer out with `exclude`, "
+                "or prune by channel."
+            )
     return gates
+
+
+def convolutions(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Module]:
+    """The convolution that owns each of the weights."""
+    owners = {id(m.weight): m for m in unwrap(model).modules() if isinstance(m, _ConvNd)}
+    return {name: owners[id(weight)] for name, weight in weights.items()}
 
 
 @torch.no_grad()
 def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.Module, nn.Module]:
-    """Convolution to the affine BatchNorm whose input is its output, found by one forward."""
+    """Convolution to the BatchNorm or InstanceNorm whose input is its output, by one forward."""
     producer: dict[int, nn.Module] = {}
     outputs: list[Tensor] = []  # kept alive, so that no id is used twice
     found: dict[nn.Module, nn.Module] = {}
@@ -65,7 +77,7 @@ def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.
     for module in model.modules():
         if isinstance(module, _ConvNd):
             handles.append(module.register_forward_hook(after_conv))
-        elif isinstance(module, _NormBase) and module.affine:
+        elif isinstance(module, _NormBase):
             handles.append(module.register_forward_pre_hook(before_norm))
     try:
         with evaluation_mode(model):  # so that running statistics stay as they are

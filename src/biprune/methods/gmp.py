@@ -6,7 +6,8 @@ ICLR Workshop 2018 (arXiv 2017).
     sparsity(t) = target * (1 - (1 - t / ramp)^3) over the first `ramp` of one retraining
     every few steps: m <- top k of |theta|;  after the ramp m is fixed
 
-Pruned weights get no gradient but keep their value, and come back if the others shrink below it.
+Pruned weights get no gradient: they keep what they had, but for decay and the momentum left over,
+and come back if the others shrink below it.
 The BiP paper cites this method and does not run it; the settings are those of its retraining but
 for the schedule, which is cosine: the masks settle in the middle of the run, where a step would be.
 Filters and channels are ours, ranked by L2 norm, the same fraction of each layer.
@@ -14,6 +15,7 @@ Filters and channels are ours, ranked by L2 norm, the same fraction of each laye
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
@@ -96,6 +98,8 @@ class GMPAlgorithm:
         """One SGD step, and a new mask where one is due."""
         set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(done))
         loss = backward(group[0]).item()
+        if not math.isfinite(loss):
+            return loss  # before NaN weights could be ranked
         self.weights.step()
         total = self._steps * self._method.epochs
         number = round(done * total) + 1

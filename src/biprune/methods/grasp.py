@@ -11,8 +11,11 @@ Where this differs from the authors' code:
 
 1. Samples are drawn class-balanced and mixed over the chunks; there each half holds other classes.
 2. Filters and channels are ours: the sum of theta * (H g) over the unit, which is first order in
-   its removal; for a filter before a BatchNorm over the norm's weight and bias, as over the filter
-   itself the first-order change of the loss is zero (see `gates`).
+   its removal. For a filter before a BatchNorm that is over the norm's weight and bias, of which g
+   and H then are too: over the filter itself the first-order change of the loss is zero (see
+   `gates`).
+
+With dropout the two passes draw different masks; it should be off, or small.
 
 As there, the scored copy has its linear layers drawn anew from Xavier's normal, because small
 initial logits give no signal, and BatchNorm is in train mode.
@@ -28,6 +31,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import Batch
+from biprune.checks import check_positive, check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import gate_scores, gated_list
@@ -50,6 +54,11 @@ class GraSP(AtInit):
     temperature: float = 200.0
     reinit_linear: bool = True
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("samples_per_class", self.samples_per_class, at_least=1)
+        check_positive("temperature", self.temperature)
+
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """The sum of theta * (H g) over each unit's gated parameters."""
         chunks = class_balanced(scoring, self.samples_per_class)
@@ -66,28 +75,21 @@ class GraSP(AtInit):
         self, scoring: Scoring, chunks: list[Batch], parameters: list[nn.Parameter]
     ) -> list[Tensor]:
         """H g with g and H summed over the chunks; three backward passes and two forward each."""
-        cooled = Cooled(scoring.model, self.temperature)
-        gradient = scoring.summed_gradients(chunks, parameters, cooled)
-        total = [torch.zeros_like(p) for p in parameters]
-        for chunk in chunks:
-            again = scoring.gradients(scoring.loss(chunk, cooled), parameters, create_graph=True)
-            inner = torch.stack([(g * a).sum() for g, a in zip(gradient, again, strict=True)]).sum()
-            for sum_, product in zip(total, scoring.gradients(inner, parameters), strict=True):
-                sum_ += product
+        handle = scoring.model.register_forward_hook(self._cool)
+        try:
+            gradient = scoring.summed_gradients(chunks, parameters)
+            total = [torch.zeros_like(p) for p in parameters]
+            for chunk in chunks:
+                again = scoring.gradients(scoring.loss(chunk), parameters, create_graph=True)
+                pairs = zip(gradient, again, strict=True)
+                inner = torch.stack([(g * a).sum() for g, a in pairs]).sum()
+                products = scoring.gradients(inner, parameters)
+                total = [t + product for t, product in zip(total, products, strict=True)]
+        finally:
+            handle.remove()
         return total
 
-
-class Cooled(nn.Module):
-    """A model whose logits are divided by a temperature."""
-
-    def __init__(self, model: nn.Module, temperature: float) -> None:
-        super().__init__()
-        self.model = model
-        self.temperature = temperature
-
-    def forward(self, *inputs: object, **options: object) -> object:
-        """The model's own forward, cooled."""
-        output = self.model(*inputs, **options)
+    def _cool(self, model: nn.Module, inputs: object, output: object) -> object:
         if self.temperature == 1.0:
             return output
         if not isinstance(output, Tensor):

@@ -17,6 +17,7 @@ Filters and channels are pooled by the L2 norm of |s|, as in that version.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, Literal
@@ -114,10 +115,14 @@ class HydraAlgorithm:
         set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(done))
         with torch.enable_grad():
             loss = backward(group[0]).item()
+        if not math.isfinite(loss):
+            return loss  # before NaN scores could be ranked
         for name, gradient in self.masked.gradients().items():
             direct = self.masked.theta[name] * gradient
             self.scores[name].grad = self.scores[name].sign().mul_(direct)
         self._optimizer.step()
+        for score in self.scores.values():
+            score.grad = None
         self.masked.set_masks(self._select())
         return loss
 

@@ -57,8 +57,14 @@ class IMP(TrainingMethod):
             raise ValueError(f"`rate` must be in (0, 1), got {self.rate:g}.")
         if self.rounds is not None:
             check_whole("rounds", self.rounds, at_least=1)
+            if self.stops:
+                raise ValueError("`rounds` and `stops` cannot both be given: choose one.")
+        if not isinstance(self.stops, (tuple, list)):
+            raise TypeError(f"`stops` must be a tuple of sparsities, got {self.stops!r}.")
         for stop in self.stops:
             check_sparsity(stop)
+        if self.rewind_epoch is not None and not self.rewind:
+            raise ValueError("`rewind_epoch` is given, but `rewind` is False.")
 
     def data_passes(self, sparsity: float) -> float:
         """A retraining each round."""

@@ -6,8 +6,8 @@ The score of a weight is |theta| after dense training, cut once to the target.
   them) goes back to the weights of early training and trains them again.
 - Magnitude keeps the trained weights and restarts the schedule: learning-rate rewinding (Renda,
   Frankle, Carbin, ICLR 2020), the stronger of the two.
-- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015; the
-  baseline of Hydra).
+- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015; with
+  `scope="layer"` the baseline of Hydra).
 
 Filters and channels are ranked by the L2 norm of their weights, the same fraction of each layer.
 The public code of Ma et al. rewinds to initialization, leaves the first convolution and the

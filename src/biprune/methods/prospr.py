@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from biprune.batches import Batch
-from biprune.checks import check_whole
+from biprune.checks import check_rate, check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
-from biprune.methods.gates import Gates, gate_scores
-from biprune.structure import Structure, parameter_names
+from biprune.methods.gates import Gates, gate_scores, gated_list
+from biprune.structure import Structure
 
 
 @dataclass(frozen=True)
@@ -55,83 +55,87 @@ class ProsPr(AtInit):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_whole("inner_steps", self.inner_steps, at_least=0)
+        check_whole("samples", self.samples, at_least=1)
+        check_rate("inner_lr", self.inner_lr)
+        check_rate("inner_momentum", self.inner_momentum)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """|dl(theta_M)/dc| of each unit's gate c."""
         stream = scoring.stream()
         draws = [scoring.batches(self.samples, stream) for _ in range(self.inner_steps + 1)]
         gates = scoring.gates(target.structure, draws[0][0])
-        gated = Gated(scoring, gates, target.structure)
-        final = self._train(scoring, gated.parameters(), draws[:-1])
-        loss = _mean_loss(scoring, draws[-1], final)
+        loss_of = LossOf(scoring)
+        units = {
+            name: torch.ones_like(score, requires_grad=True)
+            for name, score in gate_scores(
+                gates, {p: p.detach() for p in gated_list(gates)}, target.structure
+            ).items()
+        }
+        final = self._train(loss_of, loss_of.gated(gates, units, target.structure), draws[:-1])
+        loss = loss_of(draws[-1], final)
         if not self.first_order:
-            units = scoring.gradients(loss, list(gated.gates.values()))
-            return {name: unit.abs() for name, unit in zip(gates, units, strict=True)}
+            found = scoring.gradients(loss, list(units.values()))
+            return {name: gradient.abs() for name, gradient in zip(units, found, strict=True)}
         at_end = scoring.gradients(loss, list(final.values()))
-        named = parameter_names(scoring.model)
-        gradients = {named[name]: g for name, g in zip(final, at_end, strict=True)}
+        gradients = {loss_of.own[name]: g for name, g in zip(final, at_end, strict=True)}
         scores = gate_scores(gates, gradients, target.structure)
         return {name: score.abs() for name, score in scores.items()}
 
     def _train(
-        self, scoring: Scoring, parameters: dict[str, Tensor], draws: list[list[Batch]]
+        self, loss_of: LossOf, parameters: dict[str, Tensor], draws: list[list[Batch]]
     ) -> dict[str, Tensor]:
         """SGD steps from `parameters`, as a graph unless `first_order`."""
         velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
         for batches in draws:
-            loss = _mean_loss(scoring, batches, parameters)
-            values = list(parameters.values())
-            gradients = scoring.gradients(loss, values, create_graph=not self.first_order)
-            for (name, value), gradient in zip(parameters.items(), gradients, strict=True):
-                velocity[name] = self.inner_momentum * velocity[name] + gradient
-                moved = value - self.inner_lr * velocity[name]
-                parameters = parameters | {name: moved}
+            gradients = loss_of.scoring.gradients(
+                loss_of(batches, parameters),
+                list(parameters.values()),
+                create_graph=not self.first_order,
+            )
+            named = dict(zip(parameters, gradients, strict=True))
+            velocity = {n: self.inner_momentum * velocity[n] + g for n, g in named.items()}
+            parameters = {n: p - self.inner_lr * velocity[n] for n, p in parameters.items()}
             if self.first_order:
                 parameters = {n: p.detach().requires_grad_() for n, p in parameters.items()}
         return parameters
 
 
-class Gated:
-    """The trainable parameters of a model, each unit multiplied by its gate."""
+class LossOf:
+    """The loss of a network as a function of its trainable parameters, by name."""
 
-    def __init__(self, scoring: Scoring, gates: Gates, structure: Structure) -> None:
-        self._named = {n: p for n, p in parameter_names(scoring.model).items() if p.requires_grad}
-        self._structure = structure
-        names = {id(p): name for name, p in self._named.items()}
-        self._behind = {unit: [names[id(p)] for p in gates[unit]] for unit in gates}
-        self.gates = {
-            unit: torch.ones(structure.num_units(weight), dtype=weight.dtype, device=weight.device)
-            for unit, weight in scoring.weights.items()
-        }
-        for gate in self.gates.values():
-            gate.requires_grad_()
+    def __init__(self, scoring: Scoring) -> None:
+        self.scoring = scoring
+        self._module = _Loss(scoring)
+        named = self._module.named_parameters()
+        self.own = {name: p for name, p in named if p.requires_grad}
 
-    def parameters(self) -> dict[str, Tensor]:
-        """c * theta_0 by name."""
-        gated: dict[str, Tensor] = dict(self._named)
-        for unit, names in self._behind.items():
-            for name in names:
-                gated[name] = self._spread(self.gates[unit], self._named[name])
-        return gated
+    def __call__(self, batches: list[Batch], parameters: Mapping[str, Tensor]) -> Tensor:
+        """The mean loss of some batches."""
+        calls = [functional_call(self._module, dict(parameters), (batch,)) for batch in batches]
+        return torch.stack(calls).mean()
 
-    def _spread(self, gate: Tensor, parameter: Tensor) -> Tensor:
-        per_filter = self._structure.dim is not None and parameter.ndim == 1
-        spread = gate if per_filter else self._structure.expand(gate, parameter.shape)
-        return spread * parameter
+    def gated(
+        self, gates: Gates, units: Mapping[str, Tensor], structure: Structure
+    ) -> dict[str, Tensor]:
+        """c * theta_0: each gated parameter times its unit's gate."""
+        names = {id(p): name for name, p in self.own.items()}
+        parameters: dict[str, Tensor] = dict(self.own)
+        for unit, held in gates.items():
+            for p in held:
+                of_filter = structure.dim is not None and p.ndim == 1  # a norm's, or a bias
+                gate = units[unit] if of_filter else structure.expand(units[unit], p.shape)
+                parameters[names[id(p)]] = gate * p
+        return parameters
 
 
-class WithParameters(nn.Module):
-    """A model run with other parameters than its own."""
+class _Loss(nn.Module):
+    """A module whose forward is the loss, so that the user's own gets the network itself."""
 
-    def __init__(self, model: nn.Module, parameters: Mapping[str, Tensor]) -> None:
+    def __init__(self, scoring: Scoring) -> None:
         super().__init__()
-        self._call = lambda args, options: functional_call(model, dict(parameters), args, options)
+        self.model = scoring.model
+        self._loss = scoring.loss
 
-    def forward(self, *inputs: object, **options: object) -> object:
-        """The model's own forward."""
-        return self._call(inputs, options)
-
-
-def _mean_loss(scoring: Scoring, batches: list[Batch], parameters: Mapping[str, Tensor]) -> Tensor:
-    model = WithParameters(scoring.model, parameters)
-    return torch.stack([scoring.loss(batch, model) for batch in batches]).mean()
+    def forward(self, batch: Batch) -> Tensor:
+        """One counted pass."""
+        return self._loss(batch)

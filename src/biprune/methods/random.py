@@ -16,10 +16,12 @@ import torch
 from torch import Tensor
 
 from biprune.batches import device_of
+from biprune.loop import Setup
 from biprune.masks import Masks
 from biprune.methods.at_init import AtInit, Scoring
-from biprune.methods.base import Target
+from biprune.methods.base import Outcome, Start, Target
 from biprune.seeding import drawing_generator
+from biprune.selection import num_kept
 
 
 @dataclass(frozen=True)
@@ -37,26 +39,29 @@ class Random(AtInit):
         """The settings, of `like` only whether it was given."""
         return {**asdict(replace(self, like=None)), "like": self.like is not None}
 
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        """As drawn; with `like` the counts are its own, whatever the scope."""
+        if self.like is not None:
+            target = replace(target, structure=replace(target.structure, scope="global"))
+        return super().run(start, setup, target)
+
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """Uniform in [0, 1), with 1 added to as many units of a layer as `like` keeps there."""
         device = device_of(scoring.model)
         generator = drawing_generator(scoring.setup.seed, device)
         sizes = {n: target.structure.num_units(weight) for n, weight in scoring.weights.items()}
         scores = {n: torch.rand(k, generator=generator, device=device) for n, k in sizes.items()}
-        if self.like is None:
-            return scores
-        counts = self._counts(scores)
-        for name, score in scores.items():
-            score[score.argsort(descending=True)[: counts[name]]] += 1.0
+        if self.like is not None:
+            _check_same_units(self.like, sizes, target.sparsity)
+            for name, count in self.like.per_layer().items():
+                scores[name][scores[name].argsort(descending=True)[: count.kept]] += 1.0
         return scores
 
-    def _counts(self, scores: Mapping[str, Tensor]) -> dict[str, int]:
-        assert self.like is not None
-        layers = self.like.per_layer()
-        sizes = {name: count.total for name, count in layers.items()}
-        if sizes != {name: score.numel() for name, score in scores.items()}:
-            raise ValueError(
-                "`like` has masks of other tensors or units than are to be pruned. Prune with the "
-                "structure, `include` and `exclude` of the ticket it comes from."
-            )
-        return {name: count.kept for name, count in layers.items()}
+
+def _check_same_units(like: Masks, sizes: Mapping[str, int], sparsity: float) -> None:
+    theirs = {name: count.total for name, count in like.per_layer().items()}
+    if theirs != sizes or like.kept != num_kept(sparsity, like.total):
+        raise ValueError(
+            "`like` has masks of other tensors, units or sparsity than are to be pruned. Prune "
+            "with the sparsity, structure, `include` and `exclude` of the ticket it comes from."
+        )

@@ -21,6 +21,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
+from biprune.checks import check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import gate_scores, gated_list
@@ -35,6 +36,10 @@ class SNIP(AtInit):
     citation: ClassVar[str] = "Lee et al., ICLR 2019"
 
     samples: int = 128
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_whole("samples", self.samples, at_least=1)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
         """|sum of theta * g| of each unit, g summed over the batches."""

@@ -52,17 +52,26 @@ class SynFlow(AtInit):
         scores = synaptic_flow(scoring, ones, target)
         for round_ in range(1, self.rounds):
             kept = (1 - target.sparsity) ** (round_ / self.rounds)
-            apply_masks_(model, target.select_units(scoring.weights, scores, 1 - kept))
+            masks = target.select_units(scoring.weights, scores, 1 - kept)
+            apply_masks_(model, masks)
             scores = synaptic_flow(scoring, ones, target)
+            for name, score in scores.items():  # pruned stays pruned
+                score[~target.structure.kept_units(masks[name])] = -torch.inf
         return scores
 
 
 def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, Tensor]:
-    """theta * dR/dtheta summed over each unit: one forward and one backward pass."""
+    """|theta * dR/dtheta| summed over each unit: one forward and one backward pass."""
     scoring.forward_passes += 1
+    output = scoring.model(ones)
+    if not isinstance(output, Tensor):
+        raise ValueError(
+            f"SynFlow sums the model's output, which is no tensor but {type(output).__name__}. "
+            "Use another method for this model."
+        )
     weights = list(scoring.weights.values())
-    gradients = scoring.gradients(scoring.model(ones).sum(), weights)
-    products = [w.detach() * g for w, g in zip(weights, gradients, strict=True)]
+    gradients = scoring.gradients(output.sum(), weights)
+    products = [(w.detach() * g).abs() for w, g in zip(weights, gradients, strict=True)]
     units = [sum_over_units(product, target.structure) for product in products]
     return dict(zip(scoring.weights, units, strict=True))
 
@@ -77,9 +86,10 @@ def make_positive_(model: nn.Module) -> None:
 
 def _ones_like_one_input(batch: Batch) -> Tensor:
     inputs = batch[0] if isinstance(batch, (tuple, list)) else batch
+    kind = inputs.dtype if isinstance(inputs, Tensor) else type(inputs).__name__
     if not (isinstance(inputs, Tensor) and inputs.is_floating_point()):
         raise ValueError(
             "SynFlow feeds the model one input of ones, so it needs batches whose first element is "
-            f"a tensor of numbers, got {type(inputs).__name__}. Use another method for this model."
+            f"a floating-point tensor, got {kind}. Use another method for this model."
         )
     return torch.ones_like(inputs[:1], dtype=torch.float64)
