@@ -116,6 +116,29 @@ def test_ties_go_by_logical_order_not_by_storage() -> None:
         assert mask.flatten().nonzero().flatten().tolist() == list(range(6))
 
 
+@pytest.mark.parametrize("levels", [3, 10_000])
+@pytest.mark.parametrize("layout", ["contiguous", "channels_last", "transposed"])
+def test_the_order_in_memory_does_not_matter(levels: int, layout: str) -> None:
+    """With many ties and with few; the masks lie in memory as the scores do where they can."""
+    generator = torch.Generator().manual_seed(0)
+    plain = {
+        name: torch.randint(levels, shape, generator=generator).float()
+        for name, shape in (("conv", (8, 4, 3, 3)), ("head", (5, 7)))
+    }
+    laid = dict(plain)
+    if layout == "channels_last":
+        laid["conv"] = plain["conv"].to(memory_format=torch.channels_last)
+    elif layout == "transposed":
+        laid["head"] = plain["head"].t().contiguous().t()
+    for sparsity in (0.0, 0.3, 0.9, 0.97):
+        flat = torch.cat([score.flatten() for score in plain.values()]).tolist()
+        masks = select(laid, sparsity, WEIGHT, allow_empty=True)
+        expected = stable_top_k(flat, num_kept(sparsity, len(flat)))
+        assert masks.units().tolist() == expected
+    if levels > 3 and layout == "channels_last":
+        assert select(laid, 0.3, WEIGHT)["conv"].stride() == laid["conv"].stride()
+
+
 def test_filters_rank_by_the_norm_of_positive_scores() -> None:
     score = torch.tensor([[3.0, 0.0], [-9.0, 1.0], [2.0, 2.5]]).view(3, 2, 1, 1)
     mask = select({"w": score}, 2 / 3, get_structure("filter"))["w"]

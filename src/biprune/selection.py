@@ -51,9 +51,44 @@ def select(
     `scores` are weight-shaped and pooled to units by the structure; see `select_units` for what
     is guaranteed.
     """
+    if structure.dim is None and structure.scope == "global":
+        masks = _select_by_threshold(scores, sparsity, structure)
+        if masks is not None:
+            return masks
     units = {name: structure.pool(score) for name, score in scores.items()}
     kept = select_units(units, sparsity, structure, allow_empty=allow_empty)
     return expand(kept, scores, structure)
+
+
+def _select_by_threshold(
+    scores: Mapping[str, Tensor], sparsity: float, structure: Structure
+) -> Masks | None:
+    """The same masks without putting scores into logical order, or None where that matters.
+
+    A threshold does not ask for the order of the scores, so they are compared as they lie in
+    memory, and the masks lie as the weights do. Only ties at the threshold, and layers that would
+    be empty, need the logical order.
+    """
+    check_sparsity(sparsity)
+    if not all(_is_dense(score) for score in scores.values()):
+        return None
+    flat = torch.cat([score.as_strided((score.numel(),), (1,)) for score in scores.values()])
+    total = num_kept(sparsity, flat.numel())
+    if not 0 < total < flat.numel():
+        return None
+    threshold, above, equal = _kth_largest(flat, total)
+    if above + equal != total:
+        return None
+    layers = (flat >= threshold).split([score.numel() for score in scores.values()])
+    if not torch.stack([torch.count_nonzero(layer) for layer in layers]).all():
+        return None
+    pairs = zip(scores.items(), layers, strict=True)
+    return Masks({n: m.as_strided(s.shape, s.stride()) for (n, s), m in pairs}, structure)
+
+
+def _is_dense(tensor: Tensor) -> bool:
+    """Whether memory holds the entries without gaps, in one of the two usual orders."""
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
 def expand(
