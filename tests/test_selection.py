@@ -135,6 +135,12 @@ def test_the_order_in_memory_does_not_matter(levels: int, layout: str) -> None:
         masks = select(laid, sparsity, WEIGHT, allow_empty=True)
         expected = stable_top_k(flat, num_kept(sparsity, len(flat)))
         assert masks.units().tolist() == expected
+        # Where the head would be empty it keeps its best.
+        low = {"conv": laid["conv"] + 10 * levels, "head": laid["head"]}
+        kept = top_k_with_floor([s.flatten().tolist() for s in low.values()], sum(expected))
+        assert select(low, sparsity, WEIGHT).units().tolist() == [
+            bit for row in kept for bit in row
+        ]
     if levels > 3 and layout == "channels_last":
         assert select(laid, 0.3, WEIGHT)["conv"].stride() == laid["conv"].stride()
 

@@ -52,7 +52,7 @@ def select(
     is guaranteed.
     """
     if structure.dim is None and structure.scope == "global":
-        masks = _select_by_threshold(scores, sparsity, structure)
+        masks = _select_by_threshold(scores, sparsity, structure, allow_empty)
         if masks is not None:
             return masks
     units = {name: structure.pool(score) for name, score in scores.items()}
@@ -61,29 +61,45 @@ def select(
 
 
 def _select_by_threshold(
-    scores: Mapping[str, Tensor], sparsity: float, structure: Structure
+    scores: Mapping[str, Tensor], sparsity: float, structure: Structure, allow_empty: bool
 ) -> Masks | None:
     """The same masks without putting scores into logical order, or None where that matters.
 
     A threshold does not ask for the order of the scores, so they are compared as they lie in
-    memory, and the masks lie as the weights do. Only ties at the threshold, and layers that would
-    be empty, need the logical order.
+    memory, and the masks lie as the weights do. Only ties need the logical order.
     """
     check_sparsity(sparsity)
     if not all(_is_dense(score) for score in scores.values()):
         return None
     flat = torch.cat([score.as_strided((score.numel(),), (1,)) for score in scores.values()])
-    total = num_kept(sparsity, flat.numel())
-    if not 0 < total < flat.numel():
+    sizes = [score.numel() for score in scores.values()]
+    total = num_kept(sparsity, len(flat))
+    if not len(sizes) <= total < len(flat):
         return None
-    threshold, above, equal = _kth_largest(flat, total)
-    if above + equal != total:
-        return None
-    layers = (flat >= threshold).split([score.numel() for score in scores.values()])
-    if not torch.stack([torch.count_nonzero(layer) for layer in layers]).all():
-        return None
+    while True:
+        threshold, above, equal = _kth_largest(flat, total)
+        if above + equal != total:
+            return None
+        layers = (flat >= threshold).split(sizes)
+        counts = torch.stack([torch.count_nonzero(layer) for layer in layers])
+        if allow_empty or counts.all():
+            break
+        # The best unit of an empty layer comes first; then the others are ranked again.
+        for layer in (counts == 0).nonzero().flatten().tolist():
+            if not _promote_best_(flat.split(sizes)[layer]):
+                return None
     pairs = zip(scores.items(), layers, strict=True)
     return Masks({n: m.as_strided(s.shape, s.stride()) for (n, s), m in pairs}, structure)
+
+
+def _promote_best_(layer: Tensor) -> bool:
+    """Put the best score before all others in place; False if it is not the only best."""
+    best = layer.max()
+    is_best = layer == best
+    if int(torch.count_nonzero(is_best)) != 1:
+        return False
+    layer.masked_fill_(is_best, torch.inf)
+    return True
 
 
 def _is_dense(tensor: Tensor) -> bool:
