@@ -122,6 +122,7 @@ def test_rounds_are_saved_and_measured(
     for saved, original in zip([*loaded.rounds, loaded], [*ticket.rounds, ticket], strict=True):
         assert saved.masks == original.masks
         assert saved.accuracy == original.accuracy
+        assert saved.settings == original.settings
         assert same_state(saved.model, original.model)
     assert ticket.rounds[0].accuracy > ticket.rounds[1].accuracy > ticket.accuracy  # pyright: ignore
 

@@ -148,8 +148,9 @@ class Method(ABC):
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting by name, JSON-able."""
-        return asdict(self)
+        """Every setting by name, as JSON would give it back."""
+        named = asdict(self).items()
+        return {name: list(v) if isinstance(v, tuple) else v for name, v in named}
 
 
 @dataclass(frozen=True)

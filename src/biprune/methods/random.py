@@ -9,7 +9,7 @@ of Frankle et al. (ICLR 2021) and Su et al. (NeurIPS 2020).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, ClassVar
 
 import torch
@@ -37,7 +37,8 @@ class Random(AtInit):
     @property
     def settings(self) -> dict[str, Any]:
         """The settings, of `like` only whether it was given."""
-        return {**asdict(replace(self, like=None)), "like": self.like is not None}
+        plain = super(Random, replace(self, like=None)).settings
+        return {**plain, "like": self.like is not None}
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """As drawn; with `like` the counts are its own, whatever the scope."""
