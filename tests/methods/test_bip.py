@@ -409,7 +409,7 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
         ({"warmup_epochs": -1.0}, r"`warmup_epochs` must be in \[0, 100\]"),
         ({"score_lr": -1.0}, "`score_lr` must be 0 or more, got -1"),
         ({"retrain_epochs": -1}, "`retrain_epochs` must be at least 0, got -1"),
-        ({"retrain_epochs": 1, "retrain_lr": -1.0}, "`retrain_lr` must be 0 or more, got -1"),
+        ({"retrain_epochs": 1, "retrain_lr": -1.0}, "`retrain_lr` must be positive, got -1"),
     ],
 )
 def test_bad_settings(conv_net: nn.Module, batches: list, settings: dict, text: str) -> None:

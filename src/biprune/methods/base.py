@@ -180,7 +180,7 @@ class TrainingMethod(Method):
         )
 
     def data_passes(self, sparsity: float) -> float:
-        """One a epoch, whatever the sparsity."""
+        """One an epoch, whatever the sparsity."""
         del sparsity
         return self.epochs
 

@@ -90,7 +90,7 @@ class BiP(TrainingMethod):
         check_choice("sparsity_schedule", self.sparsity_schedule, get_args(SparsitySchedule))
         check_part("ramp", self.ramp)
         check_whole("retrain_epochs", self.retrain_epochs, at_least=0)
-        check_rate("retrain_lr", self.retrain_lr)
+        check_positive("retrain_lr", self.retrain_lr)
         if self.rewind_epoch is not None and self.retrain_epochs == 0:
             raise ValueError("`rewind_epoch` needs `retrain_epochs` of at least 1.")
 
