@@ -27,7 +27,8 @@ def main() -> None:
     parser.add_argument("--sparsity", type=float, default=0.95)
     parser.add_argument("--epochs", type=int, default=44, help="passes over the data of each run")
     parser.add_argument("--seeds", type=int, default=5)
-    parser.add_argument("--methods", nargs="+", default=[m for m in METHODS if METHODS[m].prunes])
+    pruning = [name for name, method in METHODS.items() if method.prunes]
+    parser.add_argument("--methods", nargs="+", default=pruning, choices=pruning)
     parser.add_argument("--json", type=Path, metavar="FILE")
     options = parser.parse_args()
     accuracies: dict[str, list[float]] = {"dense": [], **{name: [] for name in options.methods}}

@@ -117,7 +117,8 @@ def _start(model: nn.Module | TrainResult, channels_last: bool | None) -> Start:
 def _check_count(masks: Masks, target: Target) -> None:
     """A method that misses the count has a bug; say so before anyone measures it."""
     layers = masks.per_layer()
-    kept, wanted = masks.kept, num_kept(target.sparsity, masks.total)
+    kept = sum(count.kept for count in layers.values())
+    wanted = num_kept(target.sparsity, sum(count.total for count in layers.values()))
     if kept != wanted:
         raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
     empty = [name for name, count in layers.items() if count.kept == 0]

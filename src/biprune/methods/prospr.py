@@ -31,7 +31,7 @@ from biprune.batches import Batch
 from biprune.checks import check_rate, check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
-from biprune.methods.gates import Gates, gate_scores, gated_list
+from biprune.methods.gates import Gates, gate_scores
 from biprune.structure import Structure
 
 
@@ -66,10 +66,8 @@ class ProsPr(AtInit):
         gates = scoring.gates(target.structure, draws[0][0])
         loss_of = LossOf(scoring)
         units = {
-            name: torch.ones_like(score, requires_grad=True)
-            for name, score in gate_scores(
-                gates, {p: p.detach() for p in gated_list(gates)}, target.structure
-            ).items()
+            name: weight.new_ones(target.structure.num_units(weight), requires_grad=True)
+            for name, weight in scoring.weights.items()
         }
         final = self._train(loss_of, loss_of.gated(gates, units, target.structure), draws[:-1])
         loss = loss_of(draws[-1], final)
