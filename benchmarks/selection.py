@@ -1,59 +1,60 @@
-"""Exact top-k of many scores against torch's ways to it: `python benchmarks/selection.py --help`.
+"""Exact top-k of many scores against torch's ways to it.
+
+python benchmarks/selection.py --sizes "11 M"
 
 Every result is compared with a stable sort first, on continuous scores and on scores full of ties.
+"next step" is the selection of a run's next step, on scores that have moved by a hundredth, guessed
+from the last. The memory is that of the most live bytes during the selection, in copies of the
+scores, the mask it returns included.
 """
 
 from __future__ import annotations
 
-import argparse
-import json
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
-from timing import environment, interleaved_medians
+from allocations import peak_bytes
+from timing import interleaved, medians, parser, ratio, report
 from torch import Tensor
 
-from biprune.selection import num_kept, top_k_mask
+from biprune.ranking import cut, top_k_mask
+from biprune.selection import num_kept
 
 SIZES = {"0.27 M": 268_336, "11 M": 11_164_352, "25 M": 25_502_912, "100 M": 100_000_000}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--sizes", nargs="+", default=["0.27 M", "11 M", "25 M"], choices=SIZES)
-    parser.add_argument("--sparsity", type=float, default=0.9)
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--json", type=Path, metavar="FILE")
-    options = parser.parse_args()
-    rows = [measure(name, options.sparsity, options.rounds) for name in options.sizes]
-    columns = list(rows[0])
-    print("| " + " | ".join(columns) + " |\n|" + "---|" * len(columns))
-    for row in rows:
-        cells = (f"{v:.1f}" if isinstance(v, float) else str(v) for v in row.values())
-        print("| " + " | ".join(cells) + " |")
-    if options.json:
-        content = {"sparsity": options.sparsity, "rows": rows, **environment()}
-        options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
+    options = parser(__doc__)
+    options.add_argument("--sizes", nargs="+", default=list(SIZES), choices=SIZES)
+    options.add_argument("--sparsity", type=float, default=0.9)
+    options.add_argument("--rounds", type=int, default=5)
+    options = options.parse_args()
+    torch.set_num_threads(options.threads)
+    report([measure(name, options.sparsity, options.rounds) for name in options.sizes], options)
 
 
 def measure(name: str, sparsity: float, rounds: int) -> dict[str, object]:
     generator = torch.Generator().manual_seed(0)
     scores = torch.randn(SIZES[name], generator=generator).abs_()
     k = num_kept(sparsity, len(scores))
-    for candidate in (scores, (scores * 8).round_()):
+    tied = (scores * 8).round_()
+    for candidate in (scores, tied):
         if not torch.equal(top_k_mask(candidate, k), by_sort(candidate, k)):
             raise SystemExit(f"The selection of {name} differs from a stable sort.")
+    copies = max(peak_bytes(lambda s=s: top_k_mask(s, k)) / s.nbytes for s in (scores, tied))
+    band = cut(scores * 1.01, k).band
     candidates: dict[str, Callable[[], object]] = {
         "biprune": lambda: top_k_mask(scores, k),
+        "next step": lambda: cut(scores, k, band),
         "sort": lambda: scores.sort(descending=True, stable=True),
         "topk": lambda: scores.topk(k, sorted=False),
         "kthvalue": lambda: scores.kthvalue(len(scores) - k + 1),
         "compare": lambda: scores > 1.0,
     }
-    medians = interleaved_medians(candidates, rounds)
-    times = {f"{key}, ms": 1000 * seconds for key, seconds in medians.items()}
-    return {"scores": name, **times, "sort / biprune": medians["sort"] / medians["biprune"]}
+    seconds = interleaved(candidates, rounds)
+    times = {f"{key}, ms": 1000 * value for key, value in medians(seconds).items()}
+    speed_up = ratio(seconds, "sort", "biprune")
+    return {"scores": name, **times, "sort / biprune": speed_up, "copies": copies}
 
 
 def by_sort(scores: Tensor, k: int) -> Tensor:

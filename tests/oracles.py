@@ -84,6 +84,15 @@ class ReferenceBiP:
             moved = self.sgd("dense", n, t.detach(), t.grad, self.lr, self.weight_decay)
             self.dense[n] = moved
 
+    def both(self, batch: tuple) -> None:
+        """Each level steps from the same point, as if the other had not moved."""
+        before = dict(self.theta), dict(self.dense)
+        self.lower(batch)
+        after = self.theta, self.dense
+        self.theta, self.dense = before
+        self.upper(batch)
+        self.theta, self.dense = after
+
     def upper(self, batch: tuple) -> None:
         m = {n: t.clone().requires_grad_() for n, t in self.mask.items()}
         theta = {n: t.clone().requires_grad_() for n, t in self.theta.items()}

@@ -557,3 +557,18 @@ def test_help_and_usage_errors_do_not_import_torch(prelude: str) -> None:
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment)
     assert done.returncode == 0, done.stderr
+
+
+def test_threads_are_set_and_never_more_than_the_cores_at_hand(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    chosen = []
+    monkeypatch.setattr("torch.set_num_threads", chosen.append)
+    monkeypatch.setattr("torch.get_num_threads", lambda: 64)
+    monkeypatch.setattr("joblib.cpu_count", lambda: 3)
+    train = f"train resnet8 digits {TINY} --epochs 1"
+    assert run(f"{train} --out {tmp_path / 'a'}")[0] == 0
+    assert run(f"{train} --threads 2 --out {tmp_path / 'b'}")[0] == 0
+    assert chosen == [3, 2]
+    message = one_error(run(f"{train} --threads 0 --out {tmp_path / 'c'}"))
+    assert "`--threads` must be at least 1, got 0." in message

@@ -16,7 +16,7 @@ SOURCE = Path(biprune.__file__).parent
 
 # Each layer may import itself and the ones above it in this list.
 LAYERS = [
-    ["models", "data", "checks"],
+    ["models", "data", "checks", "flat", "ranking"],
     ["structure"],
     ["masks"],
     ["selection"],
@@ -30,6 +30,7 @@ LAYERS = [
     ["ticket"],
     ["optimizer", "pruning"],
     ["cli"],
+    ["__main__"],
 ]
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 

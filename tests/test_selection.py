@@ -5,44 +5,13 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from biprune import selection
-from biprune.selection import num_kept, select, select_units, share_out, top_k_mask
+from biprune import ranking
+from biprune.selection import Selector, num_kept, select, select_units, share_out
 from biprune.structure import get_structure
 from oracles import stable_top_k, top_k_with_floor
 
 WEIGHT = get_structure("weight")
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30)
-
-
-@given(scores, st.data())
-def test_top_k_equals_a_stable_sort_whatever_the_ties(values: list[float], data) -> None:
-    k = data.draw(st.integers(0, len(values)))
-    assert top_k_mask(torch.tensor(values), k).tolist() == stable_top_k(values, k)
-
-
-@given(st.integers(0, 2**32 - 1), st.integers(1, 400), st.integers(1, 40))
-def test_narrowing_to_a_band_changes_nothing(seed: int, size: int, levels: int) -> None:
-    """With a tiny sample every path is taken: bands that hold the answer, and that do not."""
-    generator = torch.Generator().manual_seed(seed)
-    values = torch.randint(levels, (size,), generator=generator).float().sort().values
-    k = int(torch.randint(size + 1, (), generator=generator))
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(selection, "SAMPLE", 4)
-        assert top_k_mask(values, k).tolist() == stable_top_k(values.tolist(), k)
-
-
-def test_a_million_scores_equal_a_stable_sort() -> None:
-    values = torch.randn(1_000_003, generator=torch.Generator().manual_seed(0))
-    for scores in (values, values.abs(), values.mul(4).round()):
-        for k in (1, 1000, 100_000, 999_000):
-            order = scores.sort(descending=True, stable=True).indices[:k]
-            expected = torch.zeros_like(scores, dtype=torch.bool)
-            expected[order] = True
-            assert torch.equal(top_k_mask(scores, k), expected)
-
-
-def test_equal_scores_keep_the_first() -> None:
-    assert top_k_mask(torch.ones(8), 4).tolist() == [True] * 4 + [False] * 4
 
 
 def test_counts_round_as_python_does() -> None:
@@ -172,6 +141,28 @@ def test_too_few_units_for_the_layers() -> None:
         select_units({"a": torch.rand(2), "b": torch.rand(2)}, 0.9, WEIGHT)
 
 
-def test_nan_scores_are_refused() -> None:
-    with pytest.raises(ValueError, match="NaN"):
-        top_k_mask(torch.tensor([1.0, float("nan"), 2.0]), 1)
+@given(st.integers(0, 2**32 - 1), st.sampled_from([5, 10_000]), st.booleans())
+def test_selecting_again_gives_what_selecting_anew_does(
+    seed: int, levels: int, allow_empty: bool
+) -> None:
+    """Scores that move a little, and now and then a lot; a layer that is often empty; ties."""
+    generator = torch.Generator().manual_seed(seed)
+    select_again = Selector(WEIGHT, allow_empty)
+    conv = torch.rand(8, 16, 3, 3, generator=generator).to(memory_format=torch.channels_last)
+    head = torch.rand(5, 16, generator=generator) / 2
+    for step in range(6):
+        size = 2.0 if step == 3 else 0.02
+        for tensor in (conv, head):
+            tensor += size * torch.randn(tensor.shape, generator=generator)
+        laid = {"conv": (conv * levels).round(), "head": (head * levels).round() - levels}
+        sparsity = [0.5, 0.9, 0.91, 0.92, 0.92, 0.99][step]
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(ranking, "PER_SAMPLE", 16)
+            again = select_again(laid, sparsity)
+        layers = [score.flatten().tolist() for score in laid.values()]
+        k = num_kept(sparsity, conv.numel() + head.numel())
+        expected = stable_top_k([s for layer in layers for s in layer], k)
+        if not allow_empty:
+            expected = [bit for layer in top_k_with_floor(layers, k) for bit in layer]
+        assert again.units().tolist() == expected
+        assert again == select(laid, sparsity, WEIGHT, allow_empty=allow_empty)

@@ -7,7 +7,8 @@ all that either level of BiP needs. Pruned weights are selected away, never mult
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
@@ -17,7 +18,7 @@ from biprune.structure import parameter_names
 
 
 class Masked:
-    """theta and the mask of the prunable weights of `model`, whose own weights hold z.
+    """theta and the mask of some weights, which themselves hold z.
 
     theta is a copy and never shares storage with the weights, which are written at once.
     """
@@ -37,8 +38,22 @@ class Masked:
     def write(self) -> None:
         """z <- theta where kept, +0.0 elsewhere."""
         for name, weight in self.weights.items():
-            theta = self.theta[name]
-            torch.where(self.masks[name], theta, theta.new_zeros(()), out=weight.data)
+            _where_kept(self.masks[name], self.theta[name], out=weight.data)
+
+    @contextmanager
+    def masked_gradients(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
+        """g, and m * g in the memory of the weights, which hold z again afterwards.
+
+        A step rewrites z anyway, so its memory is free meanwhile: no step allocates a gradient.
+        """
+        gradients = self.gradients()
+        masked = {name: self.weights[name].data for name in gradients}
+        try:
+            for name, gradient in gradients.items():
+                _where_kept(self.masks[name], gradient, out=masked[name])
+            yield gradients, masked
+        finally:  # also when interrupted: a gradient must not be left behind as a weight
+            self.write()
 
     def gradients(self) -> dict[str, Tensor]:
         """g = dl/dz after a backward, without the weights that the loss did not reach."""
@@ -53,6 +68,10 @@ class Masked:
                 )
             gradients[name] = weight.grad
         return gradients
+
+
+def _where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
+    torch.where(mask, values, values.new_zeros(()), out=out)
 
 
 @torch.no_grad()
@@ -71,4 +90,4 @@ def mask_gradients_(weights: Mapping[str, nn.Parameter], masks: Masks) -> None:
     """Zero the gradient of pruned weights: with zero weight and momentum they then stay +0.0."""
     for name, weight in weights.items():
         if weight.grad is not None:
-            weight.grad.masked_fill_(~masks[name], 0.0)
+            _where_kept(masks[name], weight.grad, out=weight.grad)

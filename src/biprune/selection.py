@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from functools import partial
 
 import torch
 from torch import Tensor
 
+from biprune.flat import flattened, is_dense, logical_places, views_like
 from biprune.masks import Masks
+from biprune.ranking import Band, cut, is_host, top_k_mask
 from biprune.structure import Structure
-
-SAMPLE = 1 << 14  # scores looked at to guess where the k-th largest lies
 
 
 def check_sparsity(sparsity: float) -> None:
@@ -51,60 +52,79 @@ def select(
     `scores` are weight-shaped and pooled to units by the structure; see `select_units` for what
     is guaranteed.
     """
-    if structure.dim is None and structure.scope == "global":
-        masks = _select_by_threshold(scores, sparsity, structure, allow_empty)
-        if masks is not None:
-            return masks
-    units = {name: structure.pool(score) for name, score in scores.items()}
-    kept = select_units(units, sparsity, structure, allow_empty=allow_empty)
-    return expand(kept, scores, structure)
+    return Selector(structure, allow_empty)(scores, sparsity)
 
 
-def _select_by_threshold(
-    scores: Mapping[str, Tensor], sparsity: float, structure: Structure, allow_empty: bool
-) -> Masks | None:
-    """The same masks without putting scores into logical order, or None where that matters.
+class Selector:
+    """`select` again and again: where the last cut was is the first guess at the next.
 
-    A threshold does not ask for the order of the scores, so they are compared as they lie in
-    memory, and the masks lie as the weights do. Only ties need the logical order.
+    The masks never depend on what was selected before, only the time it takes does.
     """
-    check_sparsity(sparsity)
-    if not all(_is_dense(score) for score in scores.values()):
-        return None
-    flat = torch.cat([score.as_strided((score.numel(),), (1,)) for score in scores.values()])
-    sizes = [score.numel() for score in scores.values()]
-    total = num_kept(sparsity, len(flat))
-    if not len(sizes) <= total < len(flat):
-        return None
-    while True:
-        threshold, above, equal = _kth_largest(flat, total)
-        if above + equal != total:
+
+    def __init__(self, structure: Structure, allow_empty: bool) -> None:
+        self._structure = structure
+        self._allow_empty = allow_empty
+        self._band: Band | None = None
+        self._num_promoted = 0
+
+    def __call__(self, scores: Mapping[str, Tensor], sparsity: float) -> Masks:
+        """The masks of `scores` at `sparsity`."""
+        check_sparsity(sparsity)
+        structure = self._structure
+        flat = structure.dim is None and structure.scope == "global"
+        if flat and is_host(next(iter(scores.values()))):
+            kept = self._by_threshold(list(scores.values()), sparsity)
+            if kept is not None:
+                return Masks(views_like(scores, kept), structure)
+        units = {name: structure.pool(score) for name, score in scores.items()}
+        kept = select_units(units, sparsity, structure, allow_empty=self._allow_empty)
+        return expand(kept, scores, structure)
+
+    def _by_threshold(self, scores: Sequence[Tensor], sparsity: float) -> Tensor | None:
+        """The kept ones in the order of memory, or None if too many are equal for that.
+
+        A threshold does not ask for the order of the scores. As many layers as would be empty take
+        a unit each from the others; there are as many of them as last time, until counted.
+        """
+        if not all(is_dense(score) for score in scores):
             return None
-        layers = (flat >= threshold).split(sizes)
-        counts = torch.stack([torch.count_nonzero(layer) for layer in layers])
-        if allow_empty or counts.all():
-            break
-        # The best unit of an empty layer comes first; then the others are ranked again.
-        for layer in (counts == 0).nonzero().flatten().tolist():
-            if not _promote_best_(flat.split(sizes)[layer]):
+        flat, sizes = flattened(scores), [score.numel() for score in scores]
+        total = num_kept(sparsity, len(flat))
+        while len(sizes) <= total < len(flat) and self._num_promoted < total:
+            order = partial(_logical_order, scores=scores)
+            found = cut(flat, total - self._num_promoted, self._band, order)
+            self._band = found.band
+            if not found.ordered:
                 return None
-    pairs = zip(scores.items(), layers, strict=True)
-    return Masks({n: m.as_strided(s.shape, s.stride()) for (n, s), m in pairs}, structure)
+            layers = found.mask.split(sizes)
+            empty = [] if self._allow_empty else _empty_layers(layers)
+            if len(empty) == self._num_promoted:
+                for layer in empty:
+                    _keep_best_(layers[layer], flat.split(sizes)[layer], scores[layer])
+                return found.mask
+            self._num_promoted = len(empty)
+        return None
 
 
-def _promote_best_(layer: Tensor) -> bool:
-    """Put the best score before all others in place; False if it is not the only best."""
-    best = layer.max()
-    is_best = layer == best
-    if int(torch.count_nonzero(is_best)) != 1:
-        return False
-    layer.masked_fill_(is_best, torch.inf)
-    return True
+def _logical_order(places: Tensor, scores: Sequence[Tensor]) -> Tensor:
+    """Layer by layer, each in its logical order, of places in the memory of all."""
+    order, start = torch.empty_like(places), 0
+    for score in scores:
+        inside = (places >= start) & (places < start + score.numel())
+        order[inside] = start + logical_places(places[inside] - start, score)
+        start += score.numel()
+    return order
 
 
-def _is_dense(tensor: Tensor) -> bool:
-    """Whether memory holds the entries without gaps, in one of the two usual orders."""
-    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+def _empty_layers(masks: Sequence[Tensor]) -> list[int]:
+    counts = torch.stack([torch.count_nonzero(mask) for mask in masks])
+    return (counts == 0).nonzero().flatten().tolist()
+
+
+def _keep_best_(mask: Tensor, flat: Tensor, score: Tensor) -> None:
+    """Keep the first of the best scores of a layer, `score`, which lies in memory as `flat`."""
+    best = (flat == flat.max()).nonzero().flatten()
+    mask[best[logical_places(best, score).argmin()]] = True
 
 
 def expand(
@@ -139,52 +159,9 @@ def select_units(
         return {name: top_k_mask(score, count) for (name, score), count in pairs}
     flat = torch.cat(list(units.values()))
     layers = top_k_mask(flat, total).split(sizes)
-    if not allow_empty and not torch.stack([torch.count_nonzero(m) for m in layers]).all():
+    if not allow_empty and not _none_is_empty(layers):
         layers = top_k_mask(_best_unit_first(flat, sizes), total).split(sizes)
     return dict(zip(units, layers, strict=True))
-
-
-def top_k_mask(scores: Tensor, k: int) -> Tensor:
-    """True at the `k` largest of a flat tensor, equal scores in order of their index.
-
-    Equal to a stable descending sort, without the sort: linear in the number of scores. A threshold
-    alone would keep all scores that equal it or none, so the first of them are added one by one.
-    """
-    if k == 0 or k == scores.numel():
-        return torch.full_like(scores, k > 0, dtype=torch.bool)
-    threshold, above, equal = _kth_largest(scores, k)
-    if above + equal == k:
-        return scores >= threshold
-    if above + equal < k:
-        raise ValueError("Scores to select by contain NaN; was the loss finite?")
-    mask = scores > threshold
-    mask[(scores == threshold).nonzero().flatten()[: k - above]] = True
-    return mask
-
-
-def _kth_largest(scores: Tensor, k: int) -> tuple[Tensor, int, int]:
-    """The k-th largest score, how many are above it, and how many equal it.
-
-    Floyd and Rivest's idea: the ranks around k of a sample bound a narrow band that almost surely
-    holds the answer, and only the band is searched. A band that missed it is found out by
-    counting, and then all scores are searched; so the answer is exact in any case.
-    """
-    size = scores.numel()
-    band, above = scores, 0
-    if size > 16 * SAMPLE:
-        sample = scores[:: size // SAMPLE].sort(descending=True).values
-        rank = k / size * len(sample)
-        margin = 1 + 4 * math.sqrt(rank * (1 - k / size))
-        first, last = math.floor(rank - margin), math.ceil(rank + margin)
-        high = sample[first] if first >= 0 else torch.inf
-        low = sample[last] if last < len(sample) else -torch.inf
-        inside = scores[(scores >= low) & (scores <= high)]
-        outside = int(torch.count_nonzero(scores > high))
-        if outside < k <= outside + len(inside):
-            band, above = inside, outside
-    threshold = band.kthvalue(band.numel() - (k - above) + 1).values
-    larger, equal = torch.count_nonzero(band > threshold), torch.count_nonzero(band == threshold)
-    return threshold, above + int(larger), int(equal)
 
 
 def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
@@ -208,5 +185,10 @@ def _best_unit_first(flat: Tensor, sizes: list[int]) -> Tensor:
     """The same ranking but for each layer's best unit, which now comes before all others."""
     promoted = flat.clone()
     for layer in promoted.split(sizes):
-        layer[layer.argmax()] = torch.inf
+        layer.index_fill_(0, layer.argmax(keepdim=True), torch.inf)
     return promoted
+
+
+def _none_is_empty(layers: Sequence[Tensor]) -> bool:
+    """Whether all layers are known to keep a unit; other devices than the CPU are not asked."""
+    return is_host(layers[0]) and not _empty_layers(layers)

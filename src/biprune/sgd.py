@@ -75,10 +75,14 @@ class MaskedSGD:
     @torch.no_grad()
     def step(self) -> None:
         """theta <- theta - lr * (m * g + decay * theta), the dense rest likewise; then z."""
-        for name, gradient in self.masked.gradients().items():
-            self.theta[name].grad = gradient.masked_fill_(~self.masked.masks[name], 0.0)
+        with self.masked.masked_gradients() as (_, masked):
+            self.apply(masked)
+
+    def apply(self, masked_gradients: Mapping[str, Tensor]) -> None:
+        """Move theta by m * g, and the dense rest by its own gradients; z is left as it is."""
+        for name, gradient in masked_gradients.items():
+            self.theta[name].grad = gradient
         self.optimizer.step()
-        self.masked.write()
         for theta in self.theta.values():
             theta.grad = None
 

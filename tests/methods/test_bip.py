@@ -6,10 +6,11 @@ import itertools
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 import biprune
 from biprune.batches import classification_loss
-from biprune.loop import Setup
+from biprune.loop import Passes, Setup
 from biprune.methods.base import Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiP, BiPAlgorithm
@@ -33,6 +34,10 @@ def linear_problem(theta: list[float], inputs: list[float]) -> tuple[nn.Module, 
 def backward(model: nn.Module, inputs: Tensor) -> None:
     model.zero_grad()
     model(inputs).sum().backward()
+
+
+def upper_gradient(opt: BiLevelOptimizer, name: str, gradient: Tensor) -> Tensor:
+    return opt.upper_gradient_(name, gradient.clone(), opt.masks[name] * gradient)
 
 
 def test_one_iteration_by_hand() -> None:
@@ -65,7 +70,7 @@ def test_upper_gradient_is_exact_for_a_linear_loss(gamma: float) -> None:
     assert opt.masks["weight"].double().equal(mask)
     backward(model, inputs)
     (gradient,) = opt._masked.gradients().values()
-    upper = opt.upper_gradient("weight", gradient)
+    upper = upper_gradient(opt, "weight", gradient)
     assert torch.allclose(upper, -(2 / gamma) * mask * c**2, rtol=1e-15, atol=0)
 
     def composed(m: Tensor) -> Tensor:
@@ -101,7 +106,7 @@ def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
     opt._masked.set_masks(type(opt.masks)({"weight": mask[None].bool()}, get_structure("weight")))
     z = (mask * theta).requires_grad_()
     (g,) = torch.autograd.grad(loss(z), z)
-    estimate = opt.upper_gradient("weight", g[None])[0]
+    estimate = upper_gradient(opt, "weight", g[None])[0]
     assert torch.cosine_similarity(estimate, truth, dim=0) > 0.95
 
 
@@ -147,12 +152,14 @@ def test_score_inits(conv_net: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
-@pytest.mark.parametrize("lower_steps", [1, 2])
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+@pytest.mark.parametrize("steps", [("lower", "upper"), ("lower", "lower", "upper"), ("both",)])
 def test_many_iterations_against_the_reference(
     conv_net: nn.Module,
     batches: list[tuple[Tensor, Tensor]],
     structure: str,
-    lower_steps: int,
+    layout: torch.memory_format,
+    steps: tuple[str, ...],
 ) -> None:
     """Masks equal and theta, scores and dense weights agree with Algorithm A1 spelt out."""
     settings = {
@@ -162,7 +169,7 @@ def test_many_iterations_against_the_reference(
         "momentum": 0.9,
         "weight_decay": 1e-3,
     }
-    model = conv_net.double()
+    model = conv_net.double().to(memory_format=layout)  # pyright: ignore[reportCallIssue]
     for norm in ("norm1", "norm2"):  # at a bias of 0 the ReLU hides a pruned filter's gradient
         nn.init.constant_(model.get_parameter(f"{norm}.bias"), 0.3)
     target = Target(0.5, get_structure(structure))
@@ -173,17 +180,12 @@ def test_many_iterations_against_the_reference(
     stream = itertools.cycle([(images.double(), labels) for images, labels in batches])
     first = opt.masks
     for _ in range(6):
-        for _ in range(lower_steps):
+        for step in steps:
             batch = next(stream)
             opt.zero_grad()
             classification_loss(model, batch).backward()
-            opt.lower_step()
-            reference.lower(batch)
-        batch = next(stream)
-        opt.zero_grad()
-        classification_loss(model, batch).backward()
-        opt.upper_step()
-        reference.upper(batch)
+            {"lower": opt.lower_step, "upper": opt.upper_step, "both": opt.step}[step]()
+            getattr(reference, step)(batch)
         for name, theta in opt.theta.items():
             assert torch.equal(opt.masks[name].double(), reference.mask[name])
             assert torch.allclose(theta, reference.theta[name], atol=1e-11)
@@ -415,3 +417,110 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
 def test_bad_settings(conv_net: nn.Module, batches: list, settings: dict, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         biprune.prune(conv_net, batches, "bip", sparsity=0.5, **settings)
+
+
+def test_an_interrupted_step_leaves_no_gradient_in_the_weights(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    opt = BiLevelOptimizer(conv_net, 0.8)
+
+    def interrupted() -> None:
+        raise KeyboardInterrupt
+
+    for step in (opt.lower_step, opt.upper_step, opt.step):
+        classification_loss(conv_net, batches[0]).backward()
+        with monkeypatch.context() as patch:
+            patch.setattr(opt.lower, "step", interrupted)
+            patch.setattr(opt.upper, "step", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                step()
+        for name, theta in opt.theta.items():
+            z = torch.where(opt.masks[name], theta, 0.0)
+            assert torch.equal(conv_net.get_parameter(name), z)
+
+
+class HostReads(TorchDispatchMode):
+    """Counts what would make the host wait for a device."""
+
+    READS = ("_local_scalar_dense", "nonzero", "masked_select", "is_nonzero", "equal")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        by_mask = func.overloadpacket.__name__ in ("index", "index_put_") and any(
+            index is not None and index.dtype == torch.bool for index in args[1]
+        )
+        self.count += by_mask or func.overloadpacket.__name__ in self.READS
+        return func(*args, **(kwargs or {}))
+
+
+@pytest.mark.parametrize("structure", ["weight", "filter"])
+@pytest.mark.parametrize("passes", [1, 2])
+def test_one_read_a_step_where_the_device_is_not_the_host(
+    conv_net: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    monkeypatch: pytest.MonkeyPatch,
+    structure: str,
+    passes: int,
+) -> None:
+    """The loss; run on the CPU by the path of other devices, with the same masks."""
+    masks = []
+    for on_host in (True, False):
+        monkeypatch.setattr("biprune.selection.is_host", lambda tensor, own=on_host: own)
+        monkeypatch.setattr("biprune.ranking.is_host", lambda tensor, own=on_host: own)
+        model = copy.deepcopy(conv_net)
+        setup = Setup(batches, classification_loss)
+        target = Target(0.8, get_structure(structure))
+        algorithm = BiPAlgorithm(BiP(passes=passes), Start(model), setup, target)
+        run = Passes(model, setup)
+        reads = []
+        for group in algorithm.groups(batches, 3):
+            with HostReads() as mode:
+                algorithm.step(run, group, done=0.0)
+            reads.append(mode.count)
+        masks.append(algorithm.optimizer.masks)
+        if not on_host:
+            assert reads[:2] == [1, 1]  # an epoch's last step also reads the ratio for the record
+    assert masks[0] == masks[1]
+
+
+def test_one_pass_an_iteration(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
+    method = BiP(passes=1, epochs=3, lower_steps=2)
+    assert method.data_passes(0.9) == 6
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.8)
+    assert ticket.cost.backward_passes == 3 * 2 * len(batches)
+    assert BiP(passes=1, epochs=3).data_passes(0.9) == 3
+    with pytest.raises(ValueError, match="`batches` 'reverse' needs `passes` 2"):
+        BiP(passes=1, batches="reverse")
+    with pytest.raises(ValueError, match="`passes` must be 1 or 2, got 3"):
+        BiP(passes=3)
+
+
+def test_one_pass_by_hand() -> None:
+    model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
+    opt = biprune.BiPOptimizer(
+        model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0
+    )
+    backward(model, c)
+    opt.step()
+    # theta as after a lower step; scores (3, 1, 2) less (theta - m c / 2) c at the theta before:
+    # ((3 - .5) 1, -1 * 2, (2 + .5) * -1).
+    assert opt.theta["weight"].tolist() == [[2.5, -1.0, 2.5]]
+    assert opt.scores["weight"].tolist() == [[0.5, 3.0, 4.5]]
+    assert model.weight.tolist() == [[0.0, -1.0, 2.5]]
+    with pytest.raises(ValueError, match="no gradients to step by"):
+        opt.step()
+
+
+def test_both_levels_by_hand_from_one_backward() -> None:
+    """A lower step leaves the gradient whole, so that an upper step may follow on it."""
+    model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
+    opt = BiLevelOptimizer(
+        model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0
+    )
+    backward(model, c)
+    opt.lower_step()
+    opt.upper_step()
+    assert opt.scores["weight"].tolist() == [[1.0, 3.0, 5.0]]

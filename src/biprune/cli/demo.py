@@ -39,9 +39,11 @@ def demo_command(
     """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
     from biprune import create_model, load_data, save_dense, train
     from biprune.checkpoint import writable_folder
+    from biprune.cli.device import set_threads
 
     if epochs % 2:
         raise ValueError(f"`--epochs` must be even, since BiP takes half of them, got {epochs}.")
+    set_threads(None)
     dense_folder, ticket_folder = out / "dense", out / "bip-90"
     for folder in (dense_folder, ticket_folder):
         refuse_finished(folder, force=force)

@@ -24,17 +24,6 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
         create_model(name, **options)
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"`--device` {device!r} cannot be used here: {reason}") from None
-
-
 def build_model(
     name: str, data: Dataset, options: Mapping[str, Any], *, seed: int = 0
 ) -> nn.Module:

@@ -73,6 +73,12 @@ ImageSize = Annotated[
 Workers = Annotated[int, typer.Option(help="Processes that decode images.", rich_help_panel=_DATA)]
 
 Device = Annotated[str, typer.Option(help="Where to compute, e.g. cuda.", rich_help_panel=_SPEED)]
+Threads = Annotated[
+    int | None,
+    typer.Option(
+        help="Threads on the CPU.", rich_help_panel=_SPEED, show_default="the cores at hand"
+    ),
+]
 Autocast = Annotated[
     bool, typer.Option("--autocast", help="Compute in bfloat16.", rich_help_panel=_SPEED)
 ]

@@ -74,6 +74,7 @@ def prune_command(
     root: options.Root = None,
     download: options.Download = False,
     device: options.Device = "cpu",
+    threads: options.Threads = None,
     autocast: options.Autocast = False,
     compile: options.Compile = False,
     channels_last: options.ChannelsLast = None,
@@ -82,7 +83,8 @@ def prune_command(
 ) -> None:
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
-    from biprune.cli.models import build_model, check_device
+    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.models import build_model
     from biprune.deploy.artifact import read_metadata
     from biprune.selection import check_sparsity
     from biprune.structure import get_structure
@@ -90,6 +92,7 @@ def prune_command(
     check_sparsity(sparsity)
     get_structure(structure, scope)
     check_device(device)
+    set_threads(threads)
     chosen = build_method(method, settings, epochs)
     own_options = options.model_options(model_option)
     if own_options and model is None:

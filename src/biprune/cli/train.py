@@ -57,6 +57,7 @@ def train_command(
     image_size: options.ImageSize = None,
     workers: options.Workers = 2,
     device: options.Device = "cpu",
+    threads: options.Threads = None,
     autocast: options.Autocast = False,
     compile: options.Compile = False,
     channels_last: options.ChannelsLast = None,
@@ -65,7 +66,8 @@ def train_command(
 ) -> None:
     """Train a dense model by SGD, test it once, and save it with the states to rewind to."""
     from biprune import load_data, save_dense, train
-    from biprune.cli.models import build_model, check_device, check_model
+    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.models import build_model, check_model
     from biprune.deploy.artifact import read_metadata
     from biprune.training import Recipe
 
@@ -74,6 +76,7 @@ def train_command(
     model_options = {"width": width, **options.model_options(model_option)}
     check_model(model, model_options)
     check_device(device)
+    set_threads(threads)
     folder = output_folder(out, force=force)
     dataset = load_data(
         data,

@@ -16,7 +16,7 @@ from biprune.checks import check_whole
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
 from biprune.schedule import Shape
-from biprune.selection import check_enough, check_sparsity, expand, select, select_units
+from biprune.selection import Selector, check_enough, check_sparsity, expand, select_units
 from biprune.structure import Patterns, Structure, prunable
 from biprune.training import Recipe, train_
 
@@ -86,8 +86,11 @@ class Target:
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
         """Masks at the target sparsity, or at another on the way to it."""
-        sparsity = self.sparsity if sparsity is None else sparsity
-        return select(scores, sparsity, self.structure, allow_empty=self.allow_empty)
+        return self.selector()(scores, self.sparsity if sparsity is None else sparsity)
+
+    def selector(self) -> Selector:
+        """What selects again and again as a run goes on."""
+        return Selector(self.structure, self.allow_empty)
 
     def select_units(
         self,

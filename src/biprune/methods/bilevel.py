@@ -11,7 +11,7 @@ all-reduce of data-parallel training, and with any loss scale removed.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any, Literal, get_args
 
 import torch
@@ -19,6 +19,7 @@ from torch import Tensor, nn
 
 from biprune.batches import device_of
 from biprune.checks import check_choice, check_positive
+from biprune.flat import side_by_side
 from biprune.masks import Masks
 from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
 from biprune.seeding import drawing_generator
@@ -32,9 +33,9 @@ ImplicitMask = Literal["binary", "scores"]
 class BiLevelOptimizer:
     """theta, scores and mask of a model's prunable weights, each level with its own SGD.
 
-    After a backward call `lower_step` or `upper_step`. Everything trainable that is not prunable
-    (norms, biases) is trained dense at the lower level. `sparsity` may be changed between steps;
-    the next `upper_step` selects by it.
+    After a backward call `lower_step`, `upper_step`, or `step` for both. Everything trainable that
+    is not prunable (norms, biases) is trained dense at the lower level. `sparsity` may be changed
+    between steps; the next selection is by it.
     """
 
     def __init__(
@@ -81,15 +82,14 @@ class BiLevelOptimizer:
             "clamp_scores": clamp_scores,
             "couple_gamma": couple_gamma,
         }
-        self._target = Target(
-            sparsity, get_structure(structure, scope), include, exclude, allow_empty
-        )
-        weights = self._target.weights(model)
-        self.scores = initial_scores(weights, score_init, seed)
+        target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
+        weights = target.weights(model)
+        self.scores = side_by_side(initial_scores(weights, score_init, seed))
+        self._select = target.selector()
         self._lower_level = MaskedSGD(
             model,
             weights,
-            self._select(),
+            self._select(self.scores, sparsity),
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -118,9 +118,7 @@ class BiLevelOptimizer:
         `loss_scale` is what the loss was multiplied by (AMP); with one, gradients that overflowed
         skip the step, and the answer is False.
         """
-        every = [p.grad for p in self.model.parameters() if p.grad is not None]
-        _refuse_none(every)
-        if not _unscale_(every, loss_scale):
+        if not self._unscale_(self.model.parameters(), loss_scale):
             return False
         self._lower_level.step()
         return True
@@ -129,29 +127,58 @@ class BiLevelOptimizer:
     def upper_step(self, loss_scale: float | Tensor = 1.0) -> bool:
         """scores <- scores - score_lr * (theta - (1/gamma) * m * g) * g, then m is selected anew.
 
-        Running averages aside, nothing else of the model changes. `loss_scale` as in `lower_step`.
+        Running averages aside, nothing else of the model changes. The gradients of the prunable
+        weights are used up. `loss_scale` as in `lower_step`.
         """
-        gradients = self._masked.gradients()
-        _refuse_none(gradients)
-        if not _unscale_(list(gradients.values()), loss_scale):
+        if not self._unscale_(self._masked.weights.values(), loss_scale):
             return False
-        for name, gradient in gradients.items():
-            self.scores[name].grad = self.upper_gradient(name, gradient)
-        self.upper.step()
-        if self.clamp_scores:
-            for score in self.scores.values():
-                score.clamp_(0.0, 1.0)
-        self._masked.set_masks(self._select())
-        for score in self.scores.values():
-            score.grad = None
+        with self._masked.masked_gradients() as (gradients, masked):
+            self._move_mask(self._upper_gradients_(gradients, masked))
         return True
 
-    def upper_gradient(self, name: str, gradient: Tensor) -> Tensor:
-        """(theta - (1/gamma) * m * g) * g of one tensor; theta * g without the implicit part."""
+    @torch.no_grad()
+    def step(self, loss_scale: float | Tensor = 1.0) -> bool:
+        """Both levels by one gradient, from the theta and the mask at which it was taken.
+
+        One pass in place of the two that a `lower_step` and an `upper_step` need. Uses up the
+        gradients as `upper_step` does; `loss_scale` as in `lower_step`.
+        """
+        if not self._unscale_(self.model.parameters(), loss_scale):
+            return False
+        with self._masked.masked_gradients() as (gradients, masked):
+            upper = self._upper_gradients_(gradients, masked)
+            self._lower_level.apply(masked)
+            self._move_mask(upper)
+        return True
+
+    def upper_gradient_(self, name: str, gradient: Tensor, masked: Tensor) -> Tensor:
+        """g <- (theta - (1/gamma) * m * g) * g of one tensor, in place, given g and m * g.
+
+        Without the implicit part theta * g.
+        """
         theta = self.theta[name]
         if not self.implicit_gradient:
-            return theta * gradient
-        return (theta - self._masked_gradient(name, gradient) / self.gamma).mul_(gradient)
+            return gradient.mul_(theta)
+        if self.implicit_mask == "scores":
+            factor = torch.addcmul(theta, self.scores[name], gradient, value=-1 / self.gamma)
+            return gradient.mul_(factor)
+        # m is binary, so that m * g * g is the square of m * g.
+        return gradient.mul_(theta).addcmul_(masked, masked, value=-1 / self.gamma)
+
+    def _upper_gradients_(
+        self, gradients: Mapping[str, Tensor], masked: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        return {name: self.upper_gradient_(name, g, masked[name]) for name, g in gradients.items()}
+
+    def _move_mask(self, gradients: Mapping[str, Tensor]) -> None:
+        for name, gradient in gradients.items():
+            self.scores[name].grad = gradient
+        self.upper.step()
+        for name, score in self.scores.items():
+            score.grad = self._masked.weights[name].grad = None
+            if self.clamp_scores:
+                score.clamp_(0.0, 1.0)
+        self._masked.masks = self._select(self.scores, self.sparsity)
 
     @torch.no_grad()
     def implicit_ratio(self) -> float:
@@ -187,8 +214,16 @@ class BiLevelOptimizer:
         self.upper.load_state_dict(state["upper"])
         self.sparsity = state["sparsity"]
 
-    def _select(self) -> Masks:
-        return self._target.select(self.scores, self.sparsity)
+    def _unscale_(self, parameters: Iterable[nn.Parameter], loss_scale: float | Tensor) -> bool:
+        """Divide gradients by the loss scale in place; False if anything overflowed under it."""
+        gradients = [p.grad for p in parameters if p.grad is not None]
+        if not gradients:
+            raise ValueError("There are no gradients to step by: call loss.backward() first.")
+        if isinstance(loss_scale, float) and loss_scale == 1.0:
+            return True
+        for gradient in gradients:
+            gradient.div_(loss_scale)
+        return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def _masked_gradient(self, name: str, gradient: Tensor) -> Tensor:
         if self.implicit_mask == "scores":
@@ -212,17 +247,3 @@ def initial_scores(
         generator = drawing_generator(seed, next(iter(scores.values())).device)
         return {n: s.uniform_(0, fan_in_bound(s), generator=generator) for n, s in scores.items()}
     return scores
-
-
-def _refuse_none(gradients: Collection[object]) -> None:
-    if not gradients:
-        raise ValueError("There are no gradients to step by: call loss.backward() first.")
-
-
-def _unscale_(gradients: list[Tensor], loss_scale: float | Tensor) -> bool:
-    """Divide by the loss scale in place; False if anything overflowed under it."""
-    if isinstance(loss_scale, float) and loss_scale == 1.0:
-        return True
-    for gradient in gradients:
-        gradient.div_(loss_scale)
-    return all(bool(gradient.isfinite().all()) for gradient in gradients)

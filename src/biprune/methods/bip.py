@@ -47,6 +47,8 @@ class BiP(TrainingMethod):
     An epoch is len(data) iterations, each of `lower_steps` batches for theta and one for the mask.
     `batches` says which: "different" draws all from one stream; "reverse" gives the upper level
     the epoch's batches in reverse order (and holds them in memory); "same" reuses the lower one.
+    With `passes` 1 the mask has no batch of its own: the gradient of the last theta-step moves both
+    levels at once, for half the cost.
     `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run.
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
     `weight_decay`. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
@@ -66,6 +68,7 @@ class BiP(TrainingMethod):
     score_schedule: Shape = "cosine"
     gamma: float = 1.0
     lower_steps: int = 1
+    passes: int = 2
     batches: BatchScheme = "different"
     implicit_gradient: bool = True
     implicit_mask: ImplicitMask = "binary"
@@ -84,6 +87,13 @@ class BiP(TrainingMethod):
         check_rate("score_lr", self.score_lr)
         check_positive("gamma", self.gamma)
         check_whole("lower_steps", self.lower_steps, at_least=1)
+        if self.passes not in (1, 2):
+            raise ValueError(f"`passes` must be 1 or 2, got {self.passes!r}.")
+        if self.passes == 1 and self.batches != "different":
+            raise ValueError(
+                f"`batches` {self.batches!r} needs `passes` 2: with one pass the upper level has "
+                "no batch of its own."
+            )
         check_choice("batches", self.batches, get_args(BatchScheme))
         check_choice("implicit_mask", self.implicit_mask, get_args(ImplicitMask))
         check_choice("score_init", self.score_init, get_args(ScoreInit))
@@ -101,9 +111,9 @@ class BiP(TrainingMethod):
         return replace(super().scaled(epochs), retrain_epochs=retrain)
 
     def data_passes(self, sparsity: float) -> float:
-        """`lower_steps` passes for theta and one for the mask, whatever the sparsity."""
+        """`lower_steps` passes for theta and the mask's own, whatever the sparsity."""
         del sparsity
-        return self.epochs * (self.lower_steps + 1) + self.retrain_epochs
+        return self.epochs * (self.lower_steps + self.passes - 1) + self.retrain_epochs
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, and retrain it if asked to."""
@@ -161,13 +171,15 @@ class BiPAlgorithm:
         return {**self._method.settings, **self._target.settings}
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """`lower_steps` batches and one for the upper level, `steps` times.
+        """`lower_steps` batches, and one for the upper level if it has its own, `steps` times.
 
         Whole passes over the loader, one after the other and never two at once: loaders with
         persistent workers have a single iterator.
         """
         num_lower = self._method.lower_steps
         self._steps = self._steps_left = steps
+        if self._method.passes == 1:
+            return zip(*[take(batches, steps * num_lower)] * num_lower, strict=True)
         if self._method.batches == "different":
             stream = take(batches, steps * (num_lower + 1))
             return self._rotated(zip(*[stream] * (num_lower + 1), strict=True))
@@ -189,7 +201,7 @@ class BiPAlgorithm:
             yield (*group[turn:], *group[:turn])
 
     def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
-        """The theta-steps, then the m-step; the mean loss of their passes."""
+        """The theta-steps, then the m-step or both at once; the mean loss of their passes."""
         optimizer, method = self.optimizer, self._method
         set_lr(optimizer.lower, method.lr * self._lower_lr.factor(done))
         set_lr(optimizer.upper, method.score_lr * self._upper_lr.factor(done))
@@ -206,7 +218,7 @@ class BiPAlgorithm:
             self._implicit_ratio = optimizer.implicit_ratio()
         # The mask is drawn at the end of the step, so that the run's last one is at the target.
         optimizer.sparsity = self._sparsity(done + 1 / (self._steps * method.epochs))
-        optimizer.upper_step()
+        optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss
 
     def record(self) -> Record:

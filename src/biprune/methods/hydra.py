@@ -27,6 +27,7 @@ from torch import Tensor
 
 from biprune.batches import Batch, device_of, take
 from biprune.checks import check_rate
+from biprune.flat import side_by_side
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.masked import Masked
 from biprune.masks import Masks
@@ -88,7 +89,9 @@ class HydraAlgorithm:
         self._target = target
         weights = target.weights(start.model)
         scale = scaled_to_bound if target.structure.scope == "layer" else Tensor.clone
-        self.scores = {name: scale(weight.detach()) for name, weight in weights.items()}
+        scores = {name: scale(weight.detach()) for name, weight in weights.items()}
+        self.scores = side_by_side(scores)
+        self._selector = target.selector()
         self.masked = Masked(weights, self._select())
         self._optimizer = make_sgd(
             [*self.scores.values(), *norm_parameters(start.model)],
@@ -118,8 +121,8 @@ class HydraAlgorithm:
         if not math.isfinite(loss):
             return loss  # before NaN scores could be ranked
         for name, gradient in self.masked.gradients().items():
-            direct = self.masked.theta[name] * gradient
-            self.scores[name].grad = self.scores[name].sign().mul_(direct)
+            direct = gradient.mul_(self.masked.theta[name])
+            self.scores[name].grad = direct.mul_(self.scores[name].sign())
         self._optimizer.step()
         for score in self.scores.values():
             score.grad = None
@@ -152,4 +155,4 @@ class HydraAlgorithm:
 
     def _select(self) -> Masks:
         scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
-        return self._target.select(scores)
+        return self._selector(scores, self._target.sparsity)

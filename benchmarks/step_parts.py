@@ -1,0 +1,71 @@
+"""Where the time of a BiP step goes, part by part.
+
+python benchmarks/step_parts.py --model resnet18
+
+The parts of one-pass BiP's step, of which the pass itself, forward and backward, is what a dense
+step needs too. Selecting less often than every step could save no more than the selection's share.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from statistics import median
+from typing import Any
+
+import torch
+from steps import new_model, one_pass_step, random_batches
+from timing import parser, report
+
+import biprune
+from biprune.loop import Passes
+from biprune.masked import Masked
+from biprune.selection import Selector
+from biprune.sgd import MaskedSGD
+
+PARTS: dict[str, tuple[type, str]] = {
+    "forward and backward": (Passes, "__call__"),
+    "SGD of theta and the dense rest": (MaskedSGD, "apply"),
+    "selection": (Selector, "__call__"),
+    "writing z": (Masked, "write"),
+}
+
+
+def main() -> None:
+    options = parser(__doc__)
+    options.add_argument("--model", default="resnet18", choices=sorted(biprune.MODELS))
+    options.add_argument("--batch", type=int, default=64)
+    options.add_argument("--rounds", type=int, default=15)
+    options = options.parse_args()
+    torch.set_num_threads(options.threads)
+    step = one_pass_step(new_model(options.model), random_batches(options.batch))
+    step()
+    seconds: dict[str, list[float]] = defaultdict(list)
+    for part, (owner, name) in PARTS.items():
+        setattr(owner, name, timed(getattr(owner, name), seconds[part]))
+    step = timed(step, seconds["whole step"])
+    for _ in range(options.rounds):
+        step()
+    medians = {part: median(values) for part, values in seconds.items()}
+    whole = medians.pop("whole step")
+    medians["masking, scores and the rest"] = whole - sum(medians.values())
+    rows = [
+        {"part": part, "ms": 1000 * value, "% of the step": 100 * value / whole}
+        for part, value in medians.items()
+    ]
+    report(rows, options)
+
+
+def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
+    def run(*args: Any, **kwargs: Any) -> Any:
+        started = time.perf_counter()
+        result = function(*args, **kwargs)
+        seconds.append(time.perf_counter() - started)
+        return result
+
+    return run
+
+
+if __name__ == "__main__":
+    main()

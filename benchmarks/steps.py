@@ -1,0 +1,95 @@
+"""One training step of each kind, ready to be called: what `step_cost` and `memory` measure."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import cross_entropy
+
+import biprune
+from biprune.batches import classification_loss
+from biprune.loop import Algorithm, Passes, Setup
+from biprune.methods.base import Start, Target, magnitudes
+from biprune.methods.bip import BiPAlgorithm
+from biprune.methods.hydra import HydraAlgorithm
+from biprune.structure import get_structure
+from biprune.training import PlainSGD, Recipe, copy_model
+
+Step = Callable[[], object]
+Batches = Sequence[tuple[Tensor, Tensor]]
+SPARSITY = 0.9
+
+
+def random_batches(size: int) -> Batches:
+    return [(torch.randn(size, 3, 32, 32), torch.randint(10, (size,))) for _ in range(2)]
+
+
+def new_model(name: str) -> nn.Module:
+    torch.manual_seed(0)
+    return copy_model(biprune.create_model(name), channels_last=True).train()
+
+
+def dense_step(model: nn.Module, batches: Batches) -> Step:
+    """The yardstick: a minimal loop in plain PyTorch, same memory format, same fused SGD."""
+    optimizer = torch.optim.SGD(
+        model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
+    )
+    inputs, labels = batches[0]
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss = cross_entropy(model(inputs), labels)
+        loss.backward()
+        optimizer.step()
+        loss.item()
+
+    return step
+
+
+def bip_step(model: nn.Module, batches: Batches) -> Step:
+    """Two passes on two batches, as `prune` runs it."""
+    return _driven(model, batches, lambda start, setup: _bip(biprune.BiP(), start, setup))
+
+
+def one_pass_step(model: nn.Module, batches: Batches) -> Step:
+    """One pass for both levels."""
+    return _driven(
+        model,
+        batches,
+        lambda start, setup: _bip(biprune.BiP(passes=1), start, setup),
+    )
+
+
+def hydra_step(model: nn.Module, batches: Batches) -> Step:
+    """Hydra's first half: the scores learn."""
+    return _driven(model, batches, lambda start, _: HydraAlgorithm(biprune.Hydra(), start, TARGET))
+
+
+def imp_step(model: nn.Module, batches: Batches) -> Step:
+    """A step of IMP's retraining, under its mask."""
+    masks = TARGET.select(magnitudes(TARGET.weights(model)))
+    return _driven(model, batches, lambda start, _: PlainSGD(start.model, Recipe(), masks))
+
+
+STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
+    "dense": dense_step,
+    "bip": bip_step,
+    "bip, one pass": one_pass_step,
+    "hydra": hydra_step,
+    "imp": imp_step,
+}
+TARGET = Target(SPARSITY, get_structure("weight"))
+
+
+def _bip(method: biprune.BiP, start: Start, setup: Setup) -> BiPAlgorithm:
+    return BiPAlgorithm(method, start, setup, TARGET)
+
+
+def _driven(model: nn.Module, batches: Batches, make: Callable[[Start, Setup], Algorithm]) -> Step:
+    setup = Setup(batches, classification_loss)
+    algorithm = make(Start(model), setup)
+    passes = Passes(model, setup)
+    group = next(iter(algorithm.groups(batches, len(batches))))
+    return lambda: algorithm.step(passes, group, done=0.0)

@@ -1,0 +1,5 @@
+"""`python -m biprune` is `biprune`."""
+
+from biprune.cli import main
+
+main()

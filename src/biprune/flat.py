@@ -1,0 +1,53 @@
+"""Many tensors as one: side by side in memory, so that one operation does for all of them."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+
+def is_dense(tensor: Tensor) -> bool:
+    """Whether memory holds the entries without gaps, in one of the two usual orders."""
+    return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
+
+
+def side_by_side(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Copies in one storage, each laid out as it was; `flattened` then gives a view of them all."""
+    if not all(is_dense(tensor) for tensor in tensors.values()):
+        return {name: tensor.clone() for name, tensor in tensors.items()}
+    return views_like(tensors, _joined(tensors.values()))
+
+
+def flattened(tensors: Sequence[Tensor]) -> Tensor:
+    """Dense tensors as they lie in memory: a view where they lie side by side, else a copy."""
+    first, end = tensors[0], tensors[0].storage_offset()
+    for tensor in tensors:
+        same = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
+        if not same or tensor.storage_offset() != end:
+            return _joined(tensors)
+        end += tensor.numel()
+    return first.as_strided((end - first.storage_offset(),), (1,))
+
+
+def _joined(tensors: Iterable[Tensor]) -> Tensor:
+    return torch.cat([tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors])
+
+
+def logical_places(places: Tensor, tensor: Tensor) -> Tensor:
+    """From places in the memory of a dense tensor to places in its logical order."""
+    logical, size = torch.zeros_like(places), tensor.numel()
+    for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        size //= length
+        logical += places // stride % length * size
+    return logical
+
+
+def views_like(tensors: Mapping[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
+    """Views of `flat`, in the shapes and layouts of `tensors`, one behind the other."""
+    parts = flat.split([tensor.numel() for tensor in tensors.values()])
+    return {
+        name: part.as_strided(tensor.shape, tensor.stride())
+        for (name, tensor), part in zip(tensors.items(), parts, strict=True)
+    }

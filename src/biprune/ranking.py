@@ -1,0 +1,154 @@
+"""The k largest of a flat tensor, exactly and in linear time, without sorting it.
+
+On a CPU reading a number back is free, and two comparisons of all scores with the ends of a narrow
+band leave few to look at (Floyd and Rivest's idea). On other devices reading would stall the queue,
+so there the same answer comes from operations whose shapes do not depend on the scores.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_left
+from collections.abc import Callable
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
+PER_SAMPLE = 64  # scores for each one looked at, at least
+NARROW = 1 / 128  # the part of all scores that the next band should hold
+WORD = 8  # bools read at once
+
+
+Band = tuple[float, float]  # the least and the largest value, both included
+Order = Callable[[Tensor], Tensor]  # from places in memory to what equal scores are sorted by
+
+
+class Cut(NamedTuple):
+    """The largest scores as a mask.
+
+    `ordered` unless so many scores were equal that they were kept as they lie, not in the order
+    asked for. `band` narrowly encloses the smallest kept score, a guess for the next cut of scores
+    that move little.
+    """
+
+    mask: Tensor
+    ordered: bool
+    band: Band | None
+
+
+def is_host(tensor: Tensor) -> bool:
+    """Whether the host can read the tensor without waiting for a device."""
+    return tensor.device.type == "cpu"
+
+
+def top_k_mask(scores: Tensor, k: int) -> Tensor:
+    """True at the `k` largest of a flat tensor, equal scores in order of their index.
+
+    Equal to a stable descending sort. Takes at most the memory of one copy of the scores.
+    """
+    if k == 0 or k == scores.numel():
+        return torch.full_like(scores, k > 0, dtype=torch.bool)
+    if not is_host(scores):
+        return queued_top_k_mask(scores, k)
+    return cut(scores, k).mask
+
+
+def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
+    """The same for 0 < k < N, without reading anything back from the device."""
+    size = scores.numel()
+    if 2 * k <= size:
+        threshold = scores.topk(k, sorted=False).values.amin()
+    else:
+        threshold = scores.topk(size - k + 1, largest=False, sorted=False).values.amax()
+    mask, equal = scores > threshold, scores == threshold
+    missing = k - torch.count_nonzero(mask)
+    return mask.logical_or_(equal.logical_and_(equal.cumsum(0) <= missing))
+
+
+def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = None) -> Cut:
+    """Separate the `k` largest of N scores, 0 < k < N, in memory that the host can read.
+
+    `band` is a guess at values around the k-th largest. A band that misses it is found out by
+    counting; then a sample of the scores gives another, and at last all of them are searched.
+    Equal scores are kept in the `order` of their places (default: as they lie).
+    """
+    if band and (found := _cut_within(scores, k, *band, order)):
+        return found
+    large = scores.numel() > PER_SAMPLE**2
+    if large and (found := _cut_within(scores, k, *_sampled_band(scores, k), order)):
+        return found
+    threshold = scores.kthvalue(scores.numel() - k + 1).values.item()
+    if found := _cut_at(scores, k, threshold):
+        return found
+    raise ValueError("Scores to select by contain NaN; was the loss finite?")
+
+
+def _sampled_band(scores: Tensor, k: int) -> Band:
+    """Values four standard deviations of the sample's rank to either side of the k-th largest."""
+    size = scores.numel()
+    step = max(size // SAMPLE, PER_SAMPLE)
+    sample = scores[::step].sort(descending=True).values
+    rank = k / size * len(sample)
+    margin = 1 + 4 * math.sqrt(rank * (1 - k / size))
+    first, last = math.floor(rank - margin), math.ceil(rank + margin)
+    high = sample[first].item() if first >= 0 else math.inf
+    low = sample[last].item() if last < len(sample) else -math.inf
+    return low, high
+
+
+def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | None) -> Cut | None:
+    """The cut if the k-th largest lies in [low, high], else None.
+
+    Scores that equal an end are not gathered, so that ties by the million take no memory.
+    """
+    mask = scores >= high
+    missing = k - int(torch.count_nonzero(mask))
+    if missing <= 0:
+        del mask  # so that memory stays within one copy of the scores
+        return _cut_at(scores, k, high)
+    between = scores > low
+    between ^= mask
+    places = _places(between)
+    if missing > len(places):
+        del mask, between, places
+        return _cut_at(scores, k, low)
+    values = scores[places]
+    threshold = values.kthvalue(len(values) - missing + 1).values
+    kept = values > threshold
+    equal = places[values == threshold]
+    if order is not None:
+        equal = equal[order(equal).argsort()]
+    mask[places[kept]] = True
+    mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
+    half = (high - low) / 2 * NARROW * len(scores) / len(places)
+    near = threshold.item()
+    return Cut(mask, True, (near - half, near + half))
+
+
+def _cut_at(scores: Tensor, k: int, threshold: float) -> Cut | None:
+    """The cut if `threshold` is the k-th largest score, else None."""
+    mask, equal = scores > threshold, scores == threshold
+    missing, ties = k - int(torch.count_nonzero(mask)), int(torch.count_nonzero(equal))
+    if not 0 < missing <= ties:
+        return None
+    end = _end_of_first(equal, missing)
+    mask[:end] |= equal[:end]
+    return Cut(mask, missing == ties, None)
+
+
+def _end_of_first(flags: Tensor, count: int) -> int:
+    """The shortest start of `flags` that holds `count` of them, found by halving."""
+    return bisect_left(
+        range(len(flags)), count, key=lambda end: int(torch.count_nonzero(flags[:end]))
+    )
+
+
+def _places(flags: Tensor) -> Tensor:
+    """Where `flags` are true, in order; most are false, so words of them are looked at first."""
+    whole = len(flags) // WORD * WORD
+    words = flags[:whole].view(torch.int64).nonzero().flatten()
+    rows, columns = flags[:whole].view(-1, WORD)[words].nonzero().unbind(1)
+    rest = flags[whole:].nonzero().flatten() + whole
+    return torch.cat([words[rows] * WORD + columns, rest])
