@@ -126,6 +126,7 @@ class Method(ABC):
 
     `starts_from` says which weights it scores: those of the trained model ("dense") or of the
     untrained one ("init"). `retrains` says whether it trains the pruned model anew.
+    `settings_version` is raised whenever a default changes, so that stored runs are not mistaken.
     """
 
     name: ClassVar[str]
@@ -134,6 +135,7 @@ class Method(ABC):
     starts_from: ClassVar[Literal["dense", "init"]]
     retrains: ClassVar[bool]
     prunes: ClassVar[bool] = True
+    settings_version: ClassVar[int] = 1
 
     @abstractmethod
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:

@@ -1,0 +1,71 @@
+"""Methods x sparsities x structures x seeds on one model and data set, as specs."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
+from itertools import product
+from typing import Any
+
+from biprune.experiments.spec import RunSpec
+from biprune.methods import IMP, Method, get_method
+
+
+def grid(
+    methods: Iterable[str | Method],
+    *,
+    model: str,
+    data: str,
+    sparsities: Sequence[float],
+    seeds: Sequence[int] = (0,),
+    structures: Sequence[str] = ("weight",),
+    passes: int | None = None,
+    dense: Mapping[str, Any] | None = None,
+    model_options: Mapping[str, Any] | None = None,
+    data_options: Mapping[str, Any] | None = None,
+) -> list[RunSpec]:
+    """A spec for every cell, those of a seed together.
+
+    `passes` gives each method that many passes over the data, whatever it makes of them, but IMP
+    so many in each round: several rounds are what it is. None leaves each method its own length.
+    `dense` are options of `train`. IMP stops at every sparsity of the grid, so that one deep run
+    passes them all.
+    """
+    chosen = [get_method(method, {}) for method in methods]
+    specs = [
+        RunSpec(
+            model=model,
+            data=data,
+            method=method.name,
+            sparsity=sparsity,
+            structure=structure,
+            seed=seed,
+            settings=_adapted(method, sparsity, sparsities, passes).settings,
+            model_options=dict(model_options or {}),
+            data_options=dict(data_options or {}),
+            dense=dict(dense or {}),
+        )
+        for seed, structure, sparsity, method in product(seeds, structures, sparsities, chosen)
+    ]
+    return list({spec.key: spec for spec in specs}.values())
+
+
+def with_passes(method: Method, sparsity: float, passes: int) -> Method:
+    """The method over as many epochs as make at most `passes` passes over the data."""
+    share = method.data_passes(sparsity) / max(getattr(method, "epochs", 1), 1)
+    if share == 0:
+        return method
+    return method.scaled(max(1, math.floor(passes / share + 1e-9)))
+
+
+def _adapted(
+    method: Method, sparsity: float, sparsities: Sequence[float], passes: int | None
+) -> Method:
+    if isinstance(method, IMP):
+        if passes is not None:
+            method = method.scaled(passes)
+        if method.rounds is None:
+            method = replace(method, stops=tuple(sorted(s for s in sparsities if s < sparsity)))
+        return method
+    return method if passes is None else with_passes(method, sparsity, passes)

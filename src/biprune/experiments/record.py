@@ -1,0 +1,42 @@
+"""What is known of a finished run: a value, written once."""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from biprune.experiments.spec import RunSpec
+
+
+class RunRecord(BaseModel):
+    """The outcome of one run; `error` says why there is none if it `failed`.
+
+    Accuracies are in percent: `val_accuracy` of the last epoch, `test_accuracy` read once, at the
+    end, `dense_accuracy` that of the dense run. `achieved_sparsity` counts units of the
+    structure, `weight_sparsity` single weights of the prunable tensors; `layers` are kept and all
+    units by name. Passes and seconds are those of training and pruning, without the dense run's.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    spec: RunSpec
+    resolved: dict[str, Any]
+    status: Literal["done", "failed"] = "done"
+    error: str | None = None
+    test_accuracy: float | None = None
+    val_accuracy: float | None = None
+    dense_accuracy: float | None = None
+    achieved_sparsity: float | None = None
+    weight_sparsity: float | None = None
+    layers: dict[str, tuple[int, int]] = Field(default_factory=dict)
+    forward_passes: int = 0
+    backward_passes: int = 0
+    seconds: float = 0.0
+    history: list[dict[str, Any]] = Field(default_factory=list)
+    environment: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def key(self) -> str:
+        """The address of the run."""
+        return self.spec.key

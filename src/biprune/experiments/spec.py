@@ -1,0 +1,151 @@
+"""A run as data: what it is, in full, and the address that follows from it."""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+import json
+from dataclasses import fields
+from functools import cached_property
+from typing import Any, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from biprune.data import load_data
+from biprune.methods import METHODS, Method, get_method
+from biprune.selection import check_sparsity
+from biprune.structure import Scope, get_structure
+from biprune.training import train
+
+TRAIN = "train"  # the method of a dense run
+DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
+DENSE_OPTIONS = (
+    "epochs",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "milestones",
+    "decay",
+    "warmup_epochs",
+    "rewind_epochs",
+)
+
+
+class RunSpec(BaseModel):
+    """One training or pruning run on a named model and data set.
+
+    `method` is a name of `METHODS` or "train", the dense run alone. `settings`, `dense` and
+    `data_options` hold only what differs from the defaults of the method, of `train` and of
+    `load_data`; anything else is taken out, so that one run has one spec. `seed` decides the data
+    split, the initial weights and both runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    data: str
+    method: str = TRAIN
+    sparsity: float = 0.0
+    structure: str = "weight"
+    scope: Scope | None = None
+    seed: int = 0
+    settings: dict[str, Any] = Field(default_factory=dict)
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    data_options: dict[str, Any] = Field(default_factory=dict)
+    dense: dict[str, Any] = Field(default_factory=dict)
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+    allow_empty: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        given = dict(given)
+        method = given.get("method", TRAIN)
+        given["settings"] = _differing(given.get("settings"), _method_defaults(method))
+        given["data_options"] = _differing(
+            given.get("data_options"), _defaults_of(load_data, DATA_OPTIONS)
+        )
+        given["dense"] = _differing(given.get("dense"), _defaults_of(train, DENSE_OPTIONS))
+        return given
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        check_sparsity(self.sparsity)
+        get_structure(self.structure, self.scope)
+        if self.method != TRAIN:
+            self.build_method()
+        return self
+
+    def build_method(self) -> Method:
+        """The method with its settings."""
+        return get_method(self.method, self.settings)
+
+    @property
+    def dense_spec(self) -> RunSpec:
+        """The dense run that this one starts from."""
+        return RunSpec(
+            model=self.model,
+            data=self.data,
+            seed=self.seed,
+            model_options=self.model_options,
+            data_options=self.data_options,
+            dense=self.dense,
+        )
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Every field in full, the defaults of today filled in."""
+        method = {} if self.method == TRAIN else self.build_method().settings
+        filled = {
+            "settings": method,
+            "data_options": {**_defaults_of(load_data, DATA_OPTIONS), **self.data_options},
+            "dense": {**_defaults_of(train, DENSE_OPTIONS), **self.dense},
+        }
+        return _plain({**self.model_dump(), **filled})
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 of the canonical JSON of what differs from the defaults, and of the version.
+
+        A new field with a default leaves the keys of old runs as they are; a method whose defaults
+        change raises its `settings_version`, and its runs get new ones.
+        """
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        if self.method != TRAIN:
+            content["settings_version"] = METHODS[self.method].settings_version
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def _differing(given: Any, defaults: dict[str, Any]) -> Any:
+    """What of `given` is not the default; unknown names stay, to be refused by name later."""
+    if not isinstance(given, dict | None):
+        return given
+    plain = _plain(given or {})
+    unknown = sorted(plain.keys() - defaults.keys())
+    if unknown:
+        raise ValueError(
+            f"Unknown option {', '.join(map(repr, unknown))}. Options: {', '.join(defaults)}."
+        )
+    return {name: value for name, value in plain.items() if value != defaults[name]}
+
+
+def _method_defaults(method: Any) -> dict[str, Any]:
+    if method == TRAIN:
+        return {}
+    default = get_method(method, {})
+    return {field.name: _plain(getattr(default, field.name)) for field in fields(default)}
+
+
+def _defaults_of(function: Any, names: tuple[str, ...]) -> dict[str, Any]:
+    parameters = inspect.signature(function).parameters
+    return {name: _plain(parameters[name].default) for name in names}
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would give it back."""
+    return json.loads(json.dumps(value))
