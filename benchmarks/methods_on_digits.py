@@ -15,9 +15,8 @@ import statistics
 from pathlib import Path
 from typing import Any
 
-from timing import environment
-
 import biprune
+from biprune.experiments.environment import environment
 from biprune.methods import METHODS
 
 

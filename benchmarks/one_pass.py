@@ -18,10 +18,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from timing import environment
 from torch import Tensor
 
 import biprune
+from biprune.experiments.environment import environment
 from biprune.loop import Setup, fit
 from biprune.methods.base import Outcome, Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer

@@ -4,16 +4,15 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import platform
 import statistics
 import time
 from collections.abc import Callable, Mapping, Sequence
-from datetime import date
 from pathlib import Path
 from typing import Any
 
 import torch
+
+from biprune.experiments.environment import environment
 
 Row = Mapping[str, Any]
 
@@ -56,18 +55,6 @@ def ratio(seconds: Mapping[str, Sequence[float]], name: str, base: str) -> float
     return statistics.median(own / other for own, other in pairs)
 
 
-def environment() -> dict[str, Any]:
-    """Hardware, versions and date: what a number is worth nothing without."""
-    return {
-        "date": date.today().isoformat(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
-        "python": platform.python_version(),
-        "torch": torch.__version__,
-    }
-
-
 def report(rows: Sequence[Row], options: argparse.Namespace) -> None:
     """Print the rows as a table with the machine beneath, and write them where asked."""
     print(table(rows))
@@ -91,12 +78,3 @@ def _cell(value: object) -> str:
     if isinstance(value, float):
         return f"{value:.2f}" if value < 100 else f"{value:.0f}"
     return f"{value:,}" if isinstance(value, int) else str(value)
-
-
-def _processor() -> str:
-    info = Path("/proc/cpuinfo")
-    if info.exists():
-        for line in info.read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
-    return platform.processor() or platform.machine()

@@ -25,7 +25,7 @@ def rows(name: str, folder: Path) -> list[dict]:
     done = subprocess.run([*command, "--json", file], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     content = json.loads(file.read_text(encoding="utf-8"))
-    assert {"settings", "processor", "torch", "date", "threads"} <= content.keys()
+    assert {"settings", "processor", "torch", "finished", "threads"} <= content.keys()
     assert all(key in done.stdout for key in content["rows"][0])
     return content["rows"]
 

@@ -1,0 +1,197 @@
+"""From a spec to its record: skip what is recorded, share dense runs, go on where a kill was."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import lru_cache
+from pathlib import Path
+from typing import Any
+
+from filelock import Timeout
+from torch import nn
+
+from biprune.data import Dataset, load_data
+from biprune.deploy.dense import load_dense, save_dense
+from biprune.experiments.environment import environment
+from biprune.experiments.record import RunRecord
+from biprune.experiments.spec import TRAIN, RunSpec
+from biprune.experiments.store import Store
+from biprune.loop import Event, Record
+from biprune.models import create_model
+from biprune.pruning import prune
+from biprune.ticket import Ticket
+from biprune.training import TrainResult, train
+
+
+@dataclass(frozen=True)
+class Runner:
+    """Runs specs into `store`; none of the other fields changes what comes out of a run.
+
+    `root` is the folder of the data's files. `progress` hears of every step.
+    """
+
+    store: Store
+    root: Path | str | None = None
+    device: str = "cpu"
+    progress: Callable[[RunSpec, Event], None] | None = None
+
+    def finished(self, spec: RunSpec) -> RunRecord | None:
+        """The record of a run that was successful."""
+        record = self.store.get(spec)
+        return record if record is not None and record.status == "done" else None
+
+    def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
+        """The record of `spec`, run now if need be; None if another process runs it and not `wait`.
+
+        A run that fails is recorded with its error; a failed one is tried again.
+        """
+        if record := self.finished(spec):
+            return record
+        try:
+            with self.store.lock(spec).acquire(blocking=wait):
+                if record := self.finished(spec):
+                    return record
+                record = self._attempt(spec)
+                self._keep(record)
+                return record
+        except Timeout:
+            return None
+
+    def _attempt(self, spec: RunSpec) -> RunRecord:
+        try:
+            return self._train(spec) if spec.method == TRAIN else self._prune(spec)
+        except Exception as error:
+            return _failed(spec, f"{type(error).__name__}: {error}")
+
+    def _keep(self, record: RunRecord) -> None:
+        """Store a record; where it failed, those that it would have left on its way have too."""
+        self.store.put(record)
+        if record.error is None:
+            self.store.forget_checkpoint(record.spec)
+            return
+        for spec in covered_by(record.spec):
+            if self.finished(spec) is None:
+                self.store.put(_failed(spec, record.error))
+
+    def _train(self, spec: RunSpec) -> RunRecord:
+        data = self._data(spec)
+        result = train(
+            self._model(spec, data),
+            data,
+            seed=spec.seed,
+            checkpoint=self.store.checkpoint_folder(spec),
+            progress=self._progress(spec),
+            **_keywords(spec.dense),
+        )
+        save_dense(result, self.store.dense_folder(spec), data=data.options)
+        return _record(spec, result, test_accuracy=result.accuracy, dense_accuracy=result.accuracy)
+
+    def _prune(self, spec: RunSpec) -> RunRecord:
+        dense = self._dense(spec.dense_spec)
+        ticket = prune(
+            dense,
+            self._data(spec),
+            spec.build_method(),
+            sparsity=spec.sparsity,
+            structure=spec.structure,
+            scope=spec.scope,
+            include=spec.include,
+            exclude=spec.exclude,
+            allow_empty=spec.allow_empty,
+            seed=spec.seed,
+            checkpoint=self.store.checkpoint_folder(spec),
+            progress=self._progress(spec),
+        )
+        for passed in ticket.rounds:
+            if passed.sparsity in spec.settings.get("stops", ()):
+                self.store.put(_pruned(_at_stop(spec, passed.sparsity), passed))
+        return _pruned(spec, ticket)
+
+    def _dense(self, spec: RunSpec) -> TrainResult:
+        record = self.store.get(spec) or self.run(spec)
+        assert record is not None
+        if record.status == "failed":  # a sweep has tried it again before
+            raise RuntimeError(f"The dense run failed: {record.error}")
+        dense = load_dense(self.store.dense_folder(spec), self._model(spec, self._data(spec)))
+        dense.model.to(self.device)
+        return dense
+
+    def _model(self, spec: RunSpec, data: Dataset) -> nn.Module:
+        model = create_model(
+            spec.model,
+            num_classes=data.num_classes,
+            in_channels=data.in_channels,
+            seed=spec.seed,
+            **spec.model_options,
+        )
+        return model.to(self.device)
+
+    def _data(self, spec: RunSpec) -> Dataset:
+        return _load(spec.data, spec.seed, self.root, json.dumps(spec.data_options, sort_keys=True))
+
+    def _progress(self, spec: RunSpec) -> Callable[[Event], None] | None:
+        observe = self.progress
+        return None if observe is None else lambda event: observe(spec, event)
+
+
+@lru_cache(maxsize=2)  # the runs of a seed come together
+def _load(name: str, seed: int, root: Path | str | None, options: str) -> Dataset:
+    return load_data(name, seed=seed, root=root, **json.loads(options))
+
+
+def covered_by(spec: RunSpec) -> list[RunSpec]:
+    """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
+    return [_at_stop(spec, stop) for stop in spec.settings.get("stops", ())]
+
+
+def _at_stop(spec: RunSpec, stop: float) -> RunSpec:
+    stops = [other for other in spec.settings["stops"] if other < stop]
+    fields = spec.model_dump()
+    return RunSpec(**fields | {"sparsity": stop, "settings": {**spec.settings, "stops": stops}})
+
+
+def _keywords(options: dict[str, Any]) -> dict[str, Any]:
+    """Options of `train` as it takes them: JSON has no tuples."""
+    return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
+
+
+def _failed(spec: RunSpec, error: str) -> RunRecord:
+    return RunRecord(
+        spec=spec,
+        resolved=spec.resolved,
+        status="failed",
+        error=error,
+        environment=environment(),
+    )
+
+
+def _pruned(spec: RunSpec, ticket: Ticket) -> RunRecord:
+    return _record(
+        spec,
+        ticket,
+        test_accuracy=ticket.accuracy,
+        dense_accuracy=ticket.dense_accuracy,
+        achieved_sparsity=ticket.masks.sparsity,
+        weight_sparsity=ticket.masks.weight_sparsity,
+        layers={n: (c.kept, c.total) for n, c in ticket.masks.per_layer().items()},
+    )
+
+
+def _record(spec: RunSpec, result: TrainResult | Ticket, **measured: Any) -> RunRecord:
+    return RunRecord(
+        spec=spec,
+        resolved=spec.resolved,
+        val_accuracy=_last_accuracy(result.history),
+        forward_passes=result.cost.forward_passes,
+        backward_passes=result.cost.backward_passes,
+        seconds=result.cost.seconds,
+        history=result.history,
+        environment=environment(),
+        **measured,
+    )
+
+
+def _last_accuracy(history: list[Record]) -> float | None:
+    return next((entry["accuracy"] for entry in reversed(history) if "accuracy" in entry), None)

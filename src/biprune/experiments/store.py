@@ -1,0 +1,96 @@
+"""Records in a folder: one file a run, whole or not there, shared by many processes."""
+
+from __future__ import annotations
+
+import os
+import shutil
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+from filelock import FileLock
+from pydantic import ValidationError
+
+from biprune.checkpoint import writable_folder
+from biprune.experiments.record import RunRecord
+from biprune.experiments.spec import RunSpec
+
+
+class Store:
+    """The records of runs, the dense models that they share, and the states of unfinished ones."""
+
+    def __init__(self, folder: Path | str) -> None:
+        self.folder = Path(folder)
+
+    def get(self, spec: RunSpec) -> RunRecord | None:
+        """The record of `spec`, if it has run.
+
+        An error if the stored run had another value of some setting that today's spec leaves to
+        its default: the default has changed, and the key has not.
+        """
+        path = self._record_path(spec.key)
+        if not path.exists():
+            return None
+        record = _read(path)
+        for name, was, now in _differences(record.resolved, spec.resolved):
+            raise ValueError(
+                f"The record {str(path)!r} is of another run: its {name} was {was!r}, now it is "
+                f"{now!r}. A default has changed: raise the method's `settings_version`, or use "
+                "another store."
+            )
+        return record
+
+    def put(self, record: RunRecord) -> None:
+        """Write a record, in place of an older one of the same run."""
+        path = self._record_path(record.key)
+        writable_folder(path.parent)
+        temporary = path.with_suffix(f".{os.getpid()}.tmp")
+        temporary.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
+        os.replace(temporary, path)
+
+    def __iter__(self) -> Iterator[RunRecord]:
+        """Every record, in the order of the keys."""
+        return (_read(path) for path in sorted(self.folder.glob("records/*.json")))
+
+    def lock(self, spec: RunSpec) -> FileLock:
+        """What a process holds while it runs `spec`; the system releases it if the process dies."""
+        return FileLock(writable_folder(self.folder / "locks") / f"{spec.key}.lock")
+
+    def dense_folder(self, spec: RunSpec) -> Path:
+        """Where the model of a dense run is kept for the runs that start from it."""
+        return self.folder / "dense" / spec.key
+
+    def checkpoint_folder(self, spec: RunSpec) -> Path:
+        """Where an unfinished run keeps its state."""
+        return self.folder / "unfinished" / spec.key
+
+    def forget_checkpoint(self, spec: RunSpec) -> None:
+        """Drop the state of a run that has ended."""
+        shutil.rmtree(self.checkpoint_folder(spec), ignore_errors=True)
+
+    def _record_path(self, key: str) -> Path:
+        return self.folder / "records" / f"{key}.json"
+
+
+def _read(path: Path) -> RunRecord:
+    try:
+        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
+    except ValidationError as error:
+        first = error.errors()[0]
+        where = ".".join(map(str, first["loc"])) or "its contents"
+        raise ValueError(
+            f"{str(path)!r} cannot be read as a record: {where}: {first['msg']}. Delete it to run "
+            "it again."
+        ) from None
+
+
+def _differences(
+    stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, Any, Any]]:
+    """Names that both have with other values; a name that one of them lacks came or went since."""
+    for name in stored.keys() & current.keys():
+        was, now = stored[name], current[name]
+        if isinstance(was, Mapping) and isinstance(now, Mapping):
+            yield from _differences(was, now, f"{prefix}{name}.")
+        elif was != now:
+            yield prefix + name, was, now

@@ -1,0 +1,87 @@
+"""Many specs, one after the other or in several processes that share the cores."""
+
+from __future__ import annotations
+
+import multiprocessing
+import signal
+from collections.abc import Iterable, Iterator, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import replace
+
+import torch
+
+from biprune.experiments.record import RunRecord
+from biprune.experiments.runner import Runner, covered_by
+from biprune.experiments.spec import TRAIN, RunSpec
+
+
+def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:
+    """The record of every spec, as it comes: those at hand first, then those that are run.
+
+    Dense runs that several specs share come first, so that no two processes wait for the same.
+    What is done is in the store: after a kill the same call goes on. With several `workers` the
+    threads of this process are shared out among them, and each epoch's progress is not heard.
+    """
+    wanted = {spec.key: spec for spec in specs}
+    missing: list[RunSpec] = []
+    for spec in wanted.values():
+        record = runner.finished(spec)
+        if record is None:
+            missing.append(spec)
+        else:
+            yield record
+    on_the_way = {passed.key for spec in missing for passed in covered_by(spec)}
+    to_run = [spec for spec in missing if spec.key not in on_the_way]
+    dense = {spec.dense_spec.key: spec.dense_spec for spec in to_run}
+    for wave in (list(dense.values()), [spec for spec in to_run if spec.method != TRAIN]):
+        for record in _run(wave, runner, workers):
+            for spec in [*covered_by(record.spec), record.spec]:
+                if spec.key in wanted and (stored := runner.store.get(spec)) is not None:
+                    yield stored
+
+
+def _run(specs: Sequence[RunSpec], runner: Runner, workers: int) -> Iterator[RunRecord]:
+    """Records in the order in which runs end; what another process is at comes last."""
+    busy: list[RunSpec] = []
+    for spec, record in _attempts(specs, runner, min(workers, len(specs))):
+        if record is None:
+            busy.append(spec)
+        else:
+            yield record
+    for spec in busy:
+        record = runner.run(spec)
+        assert record is not None
+        yield record
+
+
+def _attempts(
+    specs: Sequence[RunSpec], runner: Runner, workers: int
+) -> Iterator[tuple[RunSpec, RunRecord | None]]:
+    if workers <= 1:
+        yield from ((spec, runner.run(spec, wait=False)) for spec in specs)
+        return
+    threads = max(1, torch.get_num_threads() // workers)
+    silent = replace(runner, progress=None)  # what listens lives in this process
+    context = multiprocessing.get_context("spawn")
+    try:
+        with ProcessPoolExecutor(workers, context, _start_worker, (threads,)) as pool:
+            futures = {pool.submit(silent.run, spec, wait=False): spec for spec in specs}
+            try:
+                for future in as_completed(futures):
+                    yield futures[future], future.result()
+            except BaseException:
+                pool.shutdown(wait=False, cancel_futures=True)
+                for child in multiprocessing.active_children():
+                    child.terminate()
+                raise
+    except BrokenProcessPool:
+        raise RuntimeError(
+            "A worker process died, perhaps for want of memory. What is finished is kept: run the "
+            "same again, with fewer `workers`."
+        ) from None
+
+
+def _start_worker(threads: int) -> None:
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
+    torch.set_num_threads(threads)

@@ -1,0 +1,152 @@
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from biprune.experiments.grid import grid
+from biprune.experiments.record import RunRecord
+from biprune.experiments.runner import Runner, covered_by
+from biprune.experiments.spec import RunSpec
+from biprune.experiments.store import Store
+from biprune.experiments.sweep import sweep
+from biprune.loop import Event
+
+TINY: dict[str, Any] = {
+    "model": "resnet8",
+    "data": "digits",
+    "model_options": {"width": 2},
+    "data_options": {"subset": 200},
+    "dense": {"epochs": 2},
+}
+
+
+def spec(method: str, sparsity: float = 0.8, **settings: object) -> RunSpec:
+    return RunSpec(**TINY, method=method, sparsity=sparsity, settings={"epochs": 2, **settings})
+
+
+def timeless(record: RunRecord | None) -> dict[str, Any]:
+    """All that must be equal between two runs of one spec."""
+    assert record is not None
+    content = record.model_dump(exclude={"seconds", "environment"})
+    for entry in content["history"]:
+        entry.pop("seconds", None)
+    return content
+
+
+def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
+    runner = Runner(Store(tmp_path))
+    record = runner.run(spec("bip"))
+    assert record is not None
+    assert (record.status, record.error) == ("done", None)
+    assert record.resolved["settings"]["gamma"] == 1.0
+    assert record.achieved_sparsity == pytest.approx(0.8, abs=1e-3)
+    kept, total = (sum(counts) for counts in zip(*record.layers.values(), strict=True))
+    assert kept == round(0.2 * total)
+    assert record.forward_passes == record.backward_passes == 2 * 2 * 3  # three batches of 180
+    assert record.val_accuracy == record.history[-1]["accuracy"]
+    assert {"torch", "biprune", "revision", "threads", "finished"} <= record.environment.keys()
+    dense = runner.finished(record.spec.dense_spec)
+    assert dense is not None
+    assert dense.test_accuracy == record.dense_accuracy
+    assert not list(tmp_path.glob("unfinished/*"))
+
+
+def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:
+    steps: list[str] = []
+    runner = Runner(Store(tmp_path), progress=lambda spec, event: steps.append(spec.method))
+    first = runner.run(spec("omp"))
+    assert steps.count("train") == steps.count("omp") == 2 * 3
+    steps.clear()
+    assert runner.run(spec("omp")) == first
+    assert steps == []
+    runner.run(spec("gmp"))
+    assert set(steps) == {"gmp"}  # the dense run is shared
+
+
+def test_one_deep_run_of_imp_fills_its_curve(tmp_path: Path) -> None:
+    specs = grid(["imp"], sparsities=[0.3, 0.5, 0.6], passes=1, **TINY)
+    deep = Runner(Store(tmp_path / "deep"))
+    records = {r.spec.sparsity: r for r in sweep(specs, deep)}
+    assert sorted(records) == [0.3, 0.5, 0.6]
+    assert [s.sparsity for s in covered_by(specs[-1])] == [0.3, 0.5]
+    alone = Runner(Store(tmp_path / "alone"))
+    for single in specs:
+        assert timeless(alone.run(single)) == timeless(records[single.sparsity])
+
+
+def test_a_failing_run_is_recorded_and_the_sweep_goes_on(tmp_path: Path) -> None:
+    broken = spec("bip", lr=1e30)
+    specs = [broken, spec("omp")]
+    runner = Runner(Store(tmp_path))
+    first, second = sweep(specs, runner)
+    assert (first.spec, first.status) == (broken, "failed")
+    assert "FloatingPointError" in (first.error or "")
+    assert second.status == "done"
+    assert runner.finished(broken) is None  # it is tried again next time
+
+
+def test_a_failing_imp_run_leaves_holes_at_its_stops(tmp_path: Path) -> None:
+    specs = grid(["imp"], sparsities=[0.3, 0.6], passes=1, **TINY)
+    specs = [RunSpec(**s.model_dump() | {"settings": {**s.settings, "lr": 1e30}}) for s in specs]
+    records = list(sweep(specs, Runner(Store(tmp_path))))
+    assert [r.status for r in records] == ["failed", "failed"]
+
+
+def test_a_failing_dense_run_is_tried_once(tmp_path: Path) -> None:
+    lost: dict[str, Any] = {**TINY, "dense": {"epochs": 1, "lr": 1e30}}
+    specs = [RunSpec(**lost, method=name, sparsity=0.5) for name in ("omp", "gmp", "bip")]
+    epochs: list[Event] = []
+    runner = Runner(Store(tmp_path), progress=lambda spec, event: epochs.append(event))
+    records = list(sweep(specs, runner))
+    assert all("The dense run failed" in (record.error or "") for record in records)
+    assert len(records) == 3
+    assert len(epochs) <= 3
+
+
+def test_workers_give_the_same_records(tmp_path: Path) -> None:
+    specs = grid(["bip", "imp", "omp"], sparsities=[0.3, 0.6], passes=1, **TINY)
+    serial = {r.key: timeless(r) for r in sweep(specs, Runner(Store(tmp_path / "one")))}
+    shared = Runner(Store(tmp_path / "two"))
+    parallel = {r.key: timeless(r) for r in sweep(specs, shared, workers=2)}
+    assert parallel == serial
+    assert len(serial) == 6
+
+
+KILLED = """
+import os, signal, sys
+import torch
+torch.set_num_threads(1)
+from biprune.experiments.runner import Runner
+from biprune.experiments.spec import RunSpec
+from biprune.experiments.store import Store
+spec = RunSpec.model_validate_json(sys.argv[2])
+left = int(sys.argv[3])
+def progress(spec, event):
+    global left
+    left -= 1
+    if left == 0:
+        os.kill(os.getpid(), signal.SIGKILL)
+Runner(Store(sys.argv[1]), progress=progress).run(spec)
+"""
+
+
+@pytest.mark.parametrize("method", ["bip", "imp"])
+def test_a_killed_run_resumed_equals_an_uninterrupted_one(tmp_path: Path, method: str) -> None:
+    """Killed inside the dense run, between epochs, inside a later epoch, and in another round."""
+    killed = spec(method, 0.4)
+    expected = timeless(Runner(Store(tmp_path / "whole")).run(killed))
+    folder = tmp_path / "killed"
+    for steps in (2, 5, 4, 7, 3):
+        command = [sys.executable, "-c", KILLED, folder, killed.model_dump_json(), str(steps)]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        assert done.returncode in (-signal.SIGKILL, 0), done.stderr
+    resumed = Runner(Store(folder))
+    assert timeless(resumed.run(killed)) == expected
+    assert not list(folder.glob("unfinished/*"))
+    assert os.listdir(folder / "dense") == [killed.dense_spec.key]

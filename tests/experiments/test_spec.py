@@ -1,0 +1,137 @@
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+
+import pytest
+from pydantic import ValidationError
+
+from biprune.experiments.grid import grid, with_passes
+from biprune.experiments.spec import RunSpec
+from biprune.methods import GMP, IMP, METHODS, BiP, Hydra
+
+
+def spec(**changes: object) -> RunSpec:
+    fields = {"model": "resnet8", "data": "digits", "method": "bip", "sparsity": 0.9, **changes}
+    return RunSpec(**fields)  # pyright: ignore[reportArgumentType]
+
+
+def test_keys_never_change() -> None:
+    """Written down once: a change of these orphans every store there is."""
+    assert spec().key == "1245caee9fdcd48a78889c4d"
+    assert (
+        spec(seed=3, settings={"gamma": 0.5}, dense={"epochs": 3}).key == "743d8ea88405ab79033ba85e"
+    )
+    assert RunSpec(model="resnet8", data="digits").key == "b29e912d48a00f4162acbbd6"
+
+
+def test_what_is_given_as_the_default_is_not_there() -> None:
+    said = spec(settings={"gamma": 1.0, "lr": 0.01}, dense={"milestones": (0.5, 0.75)})
+    assert said == spec()
+    assert said.key == spec().key
+    assert said.resolved["settings"] == BiP().settings
+    assert said.resolved["dense"]["epochs"] == 160
+
+
+def test_every_difference_changes_the_key() -> None:
+    changes = [
+        {"model": "resnet20"},
+        {"data": "cifar10"},
+        {"method": "omp"},
+        {"sparsity": 0.91},
+        {"structure": "filter"},
+        {"scope": "layer"},
+        {"seed": 1},
+        {"settings": {"lr": 0.1}},
+        {"model_options": {"width": 4}},
+        {"data_options": {"subset": 300}},
+        {"dense": {"epochs": 3}},
+        {"include": ["conv*"]},
+        {"exclude": ["fc*"]},
+        {"allow_empty": True},
+    ]
+    keys = {spec(**change).key for change in [{}, *changes]}
+    assert len(keys) == 1 + len(changes)
+    assert set(RunSpec.model_fields) == {name for change in changes for name in change}
+
+
+def test_a_new_field_leaves_old_keys() -> None:
+    class Wider(RunSpec):
+        brand_new: int = 0
+
+    assert Wider(**spec().model_dump()).key == spec().key
+    assert Wider(**spec().model_dump(), brand_new=1).key != spec().key
+
+
+def test_a_new_version_of_the_settings_changes_the_key(monkeypatch: pytest.MonkeyPatch) -> None:
+    before, other = spec().key, spec(method="omp").key
+
+    @dataclass(frozen=True)
+    class NextBiP(BiP):
+        settings_version = 2  # pyright: ignore[reportAssignmentType]
+
+    monkeypatch.setitem(METHODS, "bip", NextBiP)
+    assert spec().key != before
+    assert spec(method="omp").key == other
+
+
+def test_specs_survive_json() -> None:
+    full = spec(
+        settings={"score_init": "hydra"}, include=["a*"], dense={"milestones": [0.3], "lr": 0.2}
+    )
+    assert RunSpec.model_validate_json(full.model_dump_json()) == full
+    assert json.loads(json.dumps(full.resolved)) == full.resolved
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"method": "bop"}, "Unknown method 'bop'"),
+        ({"settings": {"gama": 1}}, "Unknown option 'gama'"),
+        ({"settings": {"gamma": -1}}, "`gamma` must be positive"),
+        ({"dense": {"epoch": 1}}, "Unknown option 'epoch'"),
+        ({"data_options": {"subsets": 1}}, "Unknown option 'subsets'"),
+        ({"sparsity": 90}, "Did you mean 0.9"),
+        ({"structure": "row"}, "row"),
+        ({"sparcity": 0.9}, "Extra inputs"),
+    ],
+)
+def test_mistakes_are_refused_by_name(change: dict, message: str) -> None:
+    with pytest.raises(ValidationError, match=message):
+        spec(**change)
+
+
+def test_the_dense_run_is_shared_by_all_that_start_from_it() -> None:
+    dense = {spec(method=name, sparsity=s).dense_spec.key for name in METHODS for s in (0.5, 0.9)}
+    assert len(dense) == 1
+    assert spec(seed=1).dense_spec.key not in dense
+
+
+def test_passes_are_equal_whatever_a_method_makes_of_them() -> None:
+    assert with_passes(BiP(), 0.9, 20).settings["epochs"] == 10
+    assert with_passes(BiP(passes=1), 0.9, 20).settings["epochs"] == 20
+    assert with_passes(Hydra(), 0.9, 20).settings["epochs"] == 20
+    assert with_passes(GMP(), 0.9, 20).data_passes(0.9) == 20
+    assert with_passes(BiP(lower_steps=2), 0.9, 20).data_passes(0.9) == 18
+
+
+def test_the_grid_by_hand() -> None:
+    specs = grid(
+        ["bip", IMP(rate=0.5)],
+        model="resnet8",
+        data="digits",
+        sparsities=[0.5, 0.9],
+        seeds=[0, 1],
+        passes=4,
+        dense={"epochs": 3},
+    )
+    assert [(s.seed, s.sparsity, s.method) for s in specs[:4]] == [
+        (0, 0.5, "bip"),
+        (0, 0.5, "imp"),
+        (0, 0.9, "bip"),
+        (0, 0.9, "imp"),
+    ]
+    assert len(specs) == 8
+    assert specs[0].settings == {"epochs": 2}
+    assert specs[1].settings == {"epochs": 4, "rate": 0.5}  # four passes in each round
+    assert specs[3].settings == {"epochs": 4, "rate": 0.5, "stops": [0.5]}
