@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
@@ -11,15 +11,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from biprune.checkpoint import State
 from biprune.deploy.artifact import (
     check_fields,
-    prefixed,
     read_artifact,
     rebuild,
     saved_cost,
-    under,
     write_artifact,
 )
+from biprune.deploy.sparse import pack, unpack_masks, unpack_state
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
@@ -27,7 +27,7 @@ from biprune.structure import get_structure, parameter_names, unwrap
 ROUND = "round-"
 TICKET_FIELDS = {
     "model": (dict, NoneType),
-    "layers": list,
+    "layers": dict,
     "structure": str,
     "scope": str,
     "method": str,
@@ -70,12 +70,15 @@ class Ticket:
     rounds: list[Ticket] = field(default_factory=list, repr=False)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders."""
+        """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders.
+
+        Pruned weights take no room: only the mask's bits and the kept values are written.
+        """
         for number, earlier in enumerate(self.rounds, start=1):
             earlier.save(Path(folder) / f"{ROUND}{number}")
         metadata = {
             "model": getattr(self.model, "created_by", None),
-            "layers": list(self.masks),
+            "layers": {name: list(mask.shape) for name, mask in self.masks.items()},
             "structure": self.masks.structure.name,
             "scope": self.masks.structure.scope,
             "method": self.method,
@@ -90,8 +93,8 @@ class Ticket:
             "history": self.history,
             "num_rounds": len(self.rounds),
         }
-        state = unwrap(self.model).state_dict()
-        tensors = prefixed("state", state) | prefixed("mask", self.masks)
+        check_masks(self.model, self.masks)
+        tensors = pack(unwrap(self.model).state_dict(), self.masks)
         return write_artifact(folder, "ticket", metadata, tensors)
 
 
@@ -103,7 +106,7 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     metadata, tensors = read_artifact(folder, "ticket")
     masks = saved_masks(metadata, tensors, folder)
     ticket = Ticket(
-        model=rebuild(metadata["model"], under("state", tensors), model),
+        model=rebuild(metadata["model"], _whole(folder, unpack_state, tensors, masks), model),
         masks=masks,
         accuracy=metadata["accuracy"],
         cost=saved_cost(metadata, folder),
@@ -128,10 +131,14 @@ def saved_masks(
     """The masks of a ticket saved in `folder`, in the order of its model."""
     check_fields(metadata, folder, **TICKET_FIELDS)
     structure = get_structure(metadata["structure"], metadata["scope"])
-    masks = under("mask", tensors)
-    if not masks or sorted(masks) != sorted(metadata["layers"]):
-        raise ValueError(f"{str(folder)!r} is damaged: its masks are not those of its layers.")
-    return Masks({name: masks[name] for name in metadata["layers"]}, structure)
+    return Masks(_whole(folder, unpack_masks, tensors, metadata["layers"]), structure)
+
+
+def _whole(folder: Path | str, unpack: Callable[..., State], *packed: Any) -> State:
+    try:
+        return unpack(*packed)
+    except ValueError as error:
+        raise ValueError(f"{str(folder)!r} is damaged: {error}.") from None
 
 
 @torch.no_grad()
