@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import inspect
 import json
+from collections.abc import Mapping
 from dataclasses import fields
-from functools import cached_property
+from functools import cache, cached_property
+from types import MappingProxyType
 from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -121,7 +123,7 @@ class RunSpec(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
-def _differing(given: Any, defaults: dict[str, Any]) -> Any:
+def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
     """What of `given` is not the default; unknown names stay, to be refused by name later."""
     if not isinstance(given, dict | None):
         return given
@@ -134,16 +136,19 @@ def _differing(given: Any, defaults: dict[str, Any]) -> Any:
     return {name: value for name, value in plain.items() if value != defaults[name]}
 
 
-def _method_defaults(method: Any) -> dict[str, Any]:
+@cache
+def _method_defaults(method: Any) -> Mapping[str, Any]:
     if method == TRAIN:
-        return {}
+        return MappingProxyType({})
     default = get_method(method, {})
-    return {field.name: _plain(getattr(default, field.name)) for field in fields(default)}
+    named = {field.name: _plain(getattr(default, field.name)) for field in fields(default)}
+    return MappingProxyType(named)
 
 
-def _defaults_of(function: Any, names: tuple[str, ...]) -> dict[str, Any]:
+@cache
+def _defaults_of(function: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
     parameters = inspect.signature(function).parameters
-    return {name: _plain(parameters[name].default) for name in names}
+    return MappingProxyType({name: _plain(parameters[name].default) for name in names})
 
 
 def _plain(value: Any) -> Any:

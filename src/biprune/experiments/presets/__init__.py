@@ -1,0 +1,43 @@
+"""The paper's figures and tables by name, each at three scales."""
+
+from __future__ import annotations
+
+from difflib import get_close_matches
+
+from biprune.experiments.presets.ablations import ABLATIONS
+from biprune.experiments.presets.base import Preset
+from biprune.experiments.presets.baselines import BASELINES
+from biprune.experiments.presets.dynamics import DYNAMICS
+from biprune.experiments.presets.large import LARGE
+from biprune.experiments.presets.runtime import RUNTIME
+from biprune.experiments.presets.structured import STRUCTURED
+from biprune.experiments.presets.trajectories import TRAJECTORIES
+
+__all__ = ["PRESETS", "Preset", "get_preset"]
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        *TRAJECTORIES,
+        *LARGE,
+        *RUNTIME,
+        *STRUCTURED,
+        *BASELINES,
+        *ABLATIONS,
+        *DYNAMICS,
+    )
+}
+
+
+def get_preset(name: str) -> Preset:
+    """A preset of `PRESETS`.
+
+    >>> get_preset("snapshot").source
+    'Figure 1'
+    """
+    if name not in PRESETS:
+        closest = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]
+        raise ValueError(
+            f"Unknown preset {name!r}. Presets: {', '.join(PRESETS)}. Closest: {closest}."
+        )
+    return PRESETS[name]
