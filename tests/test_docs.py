@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -19,6 +20,10 @@ SMALLER = [
     (r'"cifar10", root="data"', '"digits"'),
     (r"seed=0\)\ndense", "seed=0, in_channels=1)\ndense"),
     (r"in_channels=1, seed=0, in_channels=1", "in_channels=1, seed=0"),
+    (r"passes=20", 'passes=1, data_options={"subset": 200}, model_options={"width": 2}'),
+    (r'"epochs": 20', '"epochs": 1'),
+    (r"sparsities=\[0.8, 0.95\]", "sparsities=[0.5]"),
+    (r"seeds=\[0, 1, 2\]", "seeds=[0]"),
 ]
 
 
@@ -32,7 +37,7 @@ def blocks(document: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("document", "count"),
-    [("README.md", 1), ("docs/user-guide.md", 3), ("docs/adding-a-method.md", 1)],
+    [("README.md", 1), ("docs/user-guide.md", 4), ("docs/adding-a-method.md", 1)],
     ids=lambda value: str(value),
 )
 def test_python_in_documents_runs(
@@ -47,7 +52,7 @@ def test_python_in_documents_runs(
     found = blocks(document)
     assert len(found) == count
     for block in found:
-        names = {
+        names: dict[str, Any] = {
             "biprune": biprune,
             "model": conv_net,
             "train_loader": batches,
@@ -58,6 +63,12 @@ def test_python_in_documents_runs(
             "my_validation": lambda model: 50.0,
         }
         exec(compile(block, document, "exec"), names)
+        if "result" in names:
+            records = names["result"].records
+            assert [r.status for r in records] == ["done"] * 6  # dense, two bip, imp, omp, gmp
+            assert Path("report.html").exists()
+            assert list(Path("figures").iterdir())
+            continue
         ticket = names["ticket"]
         assert isinstance(ticket, biprune.Ticket)
         assert ticket.masks.kept == round(0.1 * ticket.masks.total)

@@ -18,6 +18,7 @@ from torch import Tensor
 SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
 NARROW = 1 / 128  # the part of all scores that the next band should hold
+CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
 
 
@@ -103,17 +104,13 @@ def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | 
 
     Scores that equal an end are not gathered, so that ties by the million take no memory.
     """
-    mask = scores >= high
-    missing = k - int(torch.count_nonzero(mask))
-    if missing <= 0:
-        del mask  # so that memory stays within one copy of the scores
-        return _cut_at(scores, k, high)
-    between = scores > low
-    between ^= mask
-    places = _places(between)
-    if missing > len(places):
-        del mask, between, places
+    if low == high:
         return _cut_at(scores, k, low)
+    mask, places = _split(scores, low, high)
+    missing = k - int(torch.count_nonzero(mask))
+    if not 0 < missing <= len(places):
+        del mask, places  # so that memory stays within one copy of the scores
+        return _cut_at(scores, k, high if missing <= 0 else low)
     values = scores[places]
     threshold = values.kthvalue(len(values) - missing + 1).values
     kept = values > threshold
@@ -125,6 +122,20 @@ def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | 
     half = (high - low) / 2 * NARROW * len(scores) / len(places)
     near = threshold.item()
     return Cut(mask, True, (near - half, near + half))
+
+
+def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
+    """Where scores are at least `high`, as a mask, and the places of those strictly between.
+
+    In chunks: what lies between is then found in the cache, in memory that is at hand already.
+    """
+    mask = torch.empty(scores.shape, dtype=torch.bool)
+    places = []
+    for start in range(0, len(scores), CHUNK):
+        chunk = scores[start : start + CHUNK]
+        above = torch.ge(chunk, high, out=mask[start : start + CHUNK])
+        places.append(_places((chunk > low) ^ above) + start)
+    return mask, torch.cat(places)
 
 
 def _cut_at(scores: Tensor, k: int, threshold: float) -> Cut | None:
