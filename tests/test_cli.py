@@ -357,7 +357,7 @@ def test_prune_mistakes_about_folders(run: Run, dense: Path, tmp_path: Path) -> 
         ("resnet8 digit", "Unknown data 'digit'."),
         ("resnet8 digits --lr 0", "`lr` must be positive, got 0."),
         ("resnet8 digits --epochs 0", "`epochs` must be at least 1, got 0."),
-        ("resnet8 digits --rewind-epochs 0-2", "`--rewind-epochs` takes epochs such as 0,2"),
+        ("resnet8 digits --rewind-epochs 0-2", "`--rewind-epochs` takes numbers such as 0,2"),
         ("resnet8 digits --subset 5", "`subset`"),
         ("resnet8 cifar10 --root nowhere", "The data is not in nowhere."),
         ("nowhere.at_all:net digits", "Cannot import model 'nowhere.at_all:net'"),

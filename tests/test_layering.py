@@ -29,6 +29,9 @@ LAYERS = [
     ["deploy"],
     ["ticket"],
     ["optimizer", "pruning"],
+    ["experiments"],
+    ["report"],
+    ["comparing"],
     ["cli"],
     ["__main__"],
 ]
@@ -73,7 +76,7 @@ def test_public_names_are_listed_once_and_found_where_they_live() -> None:
 
 
 def test_using_biprune_pulls_in_nothing_that_can_wait() -> None:
-    heavy = ["sklearn", "typer", "rich", "scipy", "torch._dynamo", "torch._inductor"]
+    heavy = ["sklearn", "typer", "rich", "scipy", "altair", "torch._dynamo", "torch._inductor"]
     script = (
         "import sys; from biprune import *; "
         f"assert 'torch' in sys.modules; print([m for m in {heavy} if m in sys.modules])"

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biprune import ranking
@@ -141,6 +141,7 @@ def test_too_few_units_for_the_layers() -> None:
         select_units({"a": torch.rand(2), "b": torch.rand(2)}, 0.9, WEIGHT)
 
 
+@settings(deadline=None)
 @given(st.integers(0, 2**32 - 1), st.sampled_from([5, 10_000]), st.booleans())
 def test_selecting_again_gives_what_selecting_anew_does(
     seed: int, levels: int, allow_empty: bool

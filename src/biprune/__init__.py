@@ -12,6 +12,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from biprune.comparing import CompareResult, compare
     from biprune.data import DATASETS, Dataset, load_data
     from biprune.deploy.dense import load_dense, save_dense
     from biprune.loop import Cost, Event
@@ -54,6 +55,7 @@ __all__ = [
     "STRUCTURES",
     "BiP",
     "BiPOptimizer",
+    "CompareResult",
     "Cost",
     "Dataset",
     "Dense",
@@ -70,6 +72,7 @@ __all__ = [
     "SynFlow",
     "Ticket",
     "TrainResult",
+    "compare",
     "create_model",
     "load_data",
     "load_dense",
@@ -80,6 +83,7 @@ __all__ = [
 ]
 
 _NAMES_IN = {
+    "comparing": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
     "deploy.dense": ("load_dense", "save_dense"),
     "loop": ("Cost", "Event"),

@@ -12,7 +12,7 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from biprune.cli import demo, inspect, prune, train
+from biprune.cli import compare, demo, inspect, prune, report, reproduce, train
 from biprune.cli import list as listing
 
 USER_ERROR = 2
@@ -34,6 +34,9 @@ for name, command, examples in (
     ("demo", demo.demo_command, demo.EXAMPLES),
     ("train", train.train_command, train.EXAMPLES),
     ("prune", prune.prune_command, prune.EXAMPLES),
+    ("compare", compare.compare_command, compare.EXAMPLES),
+    ("reproduce", reproduce.reproduce_command, reproduce.EXAMPLES),
+    ("report", report.report_command, report.EXAMPLES),
     ("inspect", inspect.inspect_command, inspect.EXAMPLES),
     ("list", listing.list_command, listing.EXAMPLES),
 ):

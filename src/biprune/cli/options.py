@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Literal, TypeVar
 
 import typer
 
 # As in biprune.schedule and biprune.structure, which import torch; a test compares them.
 Shape = Literal["cosine", "step", "constant"]
 Scope = Literal["global", "layer"]
+Number = TypeVar("Number", int, float)
 
 _MODEL = "Model"
 _DATA = "Data"
@@ -95,6 +96,17 @@ ChannelsLast = Annotated[
 ]
 
 
+StoreFolder = Annotated[
+    Path, typer.Option("--store", help="Folder of the records; runs found there are not repeated.")
+]
+RunWorkers = Annotated[
+    int, typer.Option("--workers", min=1, help="Runs at a time, which share the threads.")
+]
+ReportFile = Annotated[
+    Path | None, typer.Option("--report", help="Write a page with charts.", show_default=False)
+]
+
+
 def split_pairs(option: str, texts: Sequence[str] | None) -> dict[str, str]:
     """KEY=VALUE arguments as a dict; a later value replaces an earlier one."""
     pairs: dict[str, str] = {}
@@ -117,11 +129,10 @@ def model_options(texts: Sequence[str] | None) -> dict[str, object]:
     return options
 
 
-def epoch_list(text: str | None) -> list[int] | None:
-    """The epochs of a list such as "0,2"."""
-    if text is None:
-        return None
+def numbers(option: str, text: str, kind: Callable[[str], Number]) -> list[Number]:
+    """The numbers of a list such as "0,2"."""
     try:
-        return [int(epoch) for epoch in text.split(",")]
+        return [kind(part) for part in text.split(",")]
     except ValueError:
-        raise ValueError(f"`--rewind-epochs` takes epochs such as 0,2, got {text!r}.") from None
+        example = "0,2" if kind is int else "0.5,0.9"
+        raise ValueError(f"`{option}` takes numbers such as {example}, got {text!r}.") from None

@@ -35,6 +35,17 @@ def print_table(
     numeric: Sequence[str] = (),
 ) -> None:
     """A table whose `numeric` columns are aligned to the right."""
+    _console().print(new_table(headers, rows, title=title, numeric=numeric))
+
+
+def new_table(
+    headers: Sequence[str],
+    rows: Iterable[Sequence[Cell]],
+    *,
+    title: str | None = None,
+    numeric: Sequence[str] = (),
+) -> Table:
+    """The same, to be shown among other things."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=title,
@@ -47,11 +58,11 @@ def print_table(
         table.add_column(header, justify="right" if header in numeric else "left", overflow="fold")
     for row in rows:
         table.add_row(*row)
-    _console().print(table)
+    return table
 
 
-def print_text(text: str) -> None:
-    """A paragraph, wrapped between words; a line break in `text` stays."""
+def print_text(text: RenderableType) -> None:
+    """A paragraph, wrapped between words; a line break in `text` stays. Or a table."""
     _console().print(text)
 
 

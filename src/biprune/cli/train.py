@@ -72,7 +72,9 @@ def train_command(
     from biprune.training import Recipe
 
     recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, warmup_epochs=warmup_epochs)
-    kept_epochs = options.epoch_list(rewind_epochs)
+    kept_epochs = None
+    if rewind_epochs is not None:
+        kept_epochs = options.numbers("--rewind-epochs", rewind_epochs, int)
     model_options = {"width": width, **options.model_options(model_option)}
     check_model(model, model_options)
     check_device(device)

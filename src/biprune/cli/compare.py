@@ -1,0 +1,99 @@
+"""`biprune compare`: methods x sparsities x seeds, and the page about them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from biprune.cli import options
+from biprune.cli.results import print_results
+from biprune.cli.settings import build_method
+from biprune.cli.sweeps import run_sweep
+
+if TYPE_CHECKING:
+    from biprune import Method
+
+EXAMPLES = """\
+$ biprune compare resnet8 digits --sparsities 0.8,0.95 --passes 20 \\
+    --dense-epochs 20 --report report.html
+$ biprune compare resnet20 cifar10 --method bip --method bip:passes=1:lr=0.1 \\
+    --method imp --sparsities 0.9 --seeds 0,1,2 --workers 2
+Run the same command again after a kill: what is recorded is not run again."""
+
+METHODS = ["bip", "imp", "omp", "hydra", "gmp"]
+
+
+def compare_command(
+    model: options.ModelName,
+    data: options.DataName,
+    sparsities: Annotated[
+        str, typer.Option(help="Fractions to remove, such as 0.5,0.9.", show_default=False)
+    ],
+    method: Annotated[
+        list[str] | None,
+        typer.Option(
+            metavar="NAME[:KEY=VALUE...]",
+            help="A method, with settings of its own; repeatable.",
+            show_default=", ".join(METHODS),
+        ),
+    ] = None,
+    seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2.")] = "0,1,2",
+    structures: Annotated[str, typer.Option(help="Structures, such as weight,filter.")] = "weight",
+    passes: Annotated[
+        int | None,
+        typer.Option(
+            help="Passes over the data of each run; of each round for imp.",
+            show_default="the method's",
+        ),
+    ] = None,
+    dense_epochs: Annotated[int, typer.Option(help="Epochs of the dense runs.")] = 160,
+    width: options.Width = None,
+    model_option: options.ModelOptions = None,
+    root: options.Root = None,
+    subset: options.Subset = None,
+    batch_size: options.BatchSize = None,
+    store: options.StoreFolder = Path("runs"),
+    workers: options.RunWorkers = 1,
+    threads: options.Threads = None,
+    device: options.Device = "cpu",
+    report: options.ReportFile = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Compare methods at equal cost, over sparsities and seeds, and show the table.
+
+    Gradual magnitude pruning (gmp) is a row of every comparison.
+    """
+    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.models import check_model
+    from biprune.comparing import stored_records, with_rival
+    from biprune.experiments.grid import grid
+    from biprune.experiments.runner import Runner
+    from biprune.experiments.store import Store
+
+    check_device(device)
+    set_threads(threads)
+    own = options.model_options(model_option) | ({} if width is None else {"width": width})
+    check_model(model, own)
+    chosen = {"subset": subset, "batch_size": batch_size}
+    specs = grid(
+        with_rival(_method(text) for text in method or METHODS),
+        model=model,
+        data=data,
+        sparsities=options.numbers("--sparsities", sparsities, float),
+        seeds=options.numbers("--seeds", seeds, int),
+        structures=structures.split(","),
+        passes=passes,
+        dense={"epochs": dense_epochs},
+        model_options=own,
+        data_options={name: value for name, value in chosen.items() if value is not None},
+    )
+    runner = Runner(Store(store), root=root, device=device)
+    run_sweep(specs, runner, workers)
+    print_results(stored_records(specs, runner.store), report, as_json=as_json)
+
+
+def _method(text: str) -> Method:
+    name, *settings = text.split(":")
+    return build_method(name, settings, None)

@@ -1,0 +1,115 @@
+"""`biprune reproduce`: a figure or table of the paper by name, at a size to choose."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import asdict
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Literal
+
+import typer
+
+from biprune.cli import options
+from biprune.cli.results import print_results
+from biprune.cli.sweeps import run_sweep
+from biprune.cli.tables import print_json, print_table
+
+if TYPE_CHECKING:
+    from biprune.experiments.spec import RunSpec
+    from biprune.report import ReferencePoint
+
+EXAMPLES = """\
+$ biprune reproduce --list
+$ biprune reproduce trajectory-cifar10-resnet20 --scale smoke --report report.html
+$ biprune reproduce snapshot --scale laptop --root data --workers 2
+Run the same command again after a kill: what is recorded is not run again."""
+
+Scale = Literal[
+    "paper", "laptop", "smoke"
+]  # as in biprune.experiments.presets, which imports torch
+
+
+def reproduce_command(
+    names: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="NAME...", help="Names of --list, or all.", show_default=False),
+    ] = None,
+    scale: Annotated[
+        Scale,
+        typer.Option(help="The paper's own settings, hours on two cores, or seconds on digits."),
+    ] = "laptop",
+    list_names: Annotated[bool, typer.Option("--list", help="What can be repeated.")] = False,
+    root: options.Root = None,
+    store: options.StoreFolder = Path("runs"),
+    workers: options.RunWorkers = 1,
+    threads: options.Threads = None,
+    device: options.Device = "cpu",
+    report: options.ReportFile = None,
+    as_json: options.AsJson = False,
+) -> None:
+    """Repeat a figure or table of the BiP paper: run what is missing, then tables and a page.
+
+    The paper's numbers are drawn beside ours at scale paper, where the settings are the paper's.
+    """
+    from biprune.cli.device import check_device, set_threads
+    from biprune.comparing import stored_records
+    from biprune.experiments.presets import PRESETS, get_preset
+    from biprune.experiments.runner import Runner
+    from biprune.experiments.store import Store
+
+    if list_names:
+        _print_list(as_json)
+        return
+    if not names:
+        raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")
+    check_device(device)
+    set_threads(threads)
+    presets = [get_preset(name) for name in (PRESETS if names == ["all"] else names)]
+    specs = [spec for preset in presets for spec in preset.specs(scale)]
+    runner = Runner(Store(store), root=root, device=device)
+    run_sweep(specs, runner, workers)
+    title = presets[0].summary if len(presets) == 1 else "Repeated figures and tables"
+    print_results(
+        stored_records(specs, runner.store),
+        report,
+        as_json=as_json,
+        title=f"{title} (scale: {scale})",
+        paper=_paper_points(specs) if scale == "paper" else (),
+    )
+
+
+def _print_list(as_json: bool) -> None:
+    from biprune.experiments.presets import PRESETS
+    from biprune.experiments.presets.estimate import IMAGES_PER_SECOND, estimate
+
+    costs = {
+        name: {scale: estimate(preset.specs(scale)) for scale in IMAGES_PER_SECOND}
+        for name, preset in PRESETS.items()
+    }
+    if as_json:
+        documents = {
+            name: {
+                "source": preset.source,
+                "summary": preset.summary,
+                "cost": {scale: asdict(cost) for scale, cost in costs[name].items()},
+            }
+            for name, preset in PRESETS.items()
+        }
+        print_json(documents)
+        return
+    rows = [
+        [name, p.source, p.summary, *(costs[name][s].time(v) for s, v in IMAGES_PER_SECOND.items())]
+        for name, p in PRESETS.items()
+    ]
+    print_table(["name", "in the paper", "what it shows", *IMAGES_PER_SECOND], rows)
+
+
+def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:
+    """The paper's numbers for the models and data that are run."""
+    from biprune.experiments.paper import paper_points
+    from biprune.report import ReferencePoint
+
+    pairs = dict.fromkeys((spec.model, spec.data) for spec in specs)
+    points = [point for pair in pairs for point in paper_points(*pair)]
+    fields = ("method", "sparsity", "accuracy", "std", "model", "data", "source")
+    return [ReferencePoint(**{name: getattr(p, name) for name in fields}) for p in points]

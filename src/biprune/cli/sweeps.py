@@ -1,0 +1,136 @@
+"""Many runs on the screen: how many are done, how long the rest takes, the table so far."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING, Self
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from biprune.cli.results import accuracy_tables
+
+if TYPE_CHECKING:
+    from biprune import Event
+    from biprune.experiments.record import RunRecord
+    from biprune.experiments.runner import Runner
+    from biprune.experiments.spec import RunSpec
+
+
+def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[RunRecord]:
+    """Run what is missing and show it; Ctrl-C leaves all that is finished in the store."""
+    from biprune.experiments.sweep import sweep
+
+    console = Console(stderr=True, markup=False, highlight=False)
+    with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
+        for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
+            show.add(record)
+    return show.records
+
+
+class _Lines:
+    """A line for each run that ends."""
+
+    def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
+        from biprune.experiments.runner import covered_by
+
+        self.records: list[RunRecord] = []
+        self._console = console
+        self._total = len({spec.key for spec in specs})
+        missing = {spec.key: spec for spec in specs if runner.finished(spec) is None}
+        passed = {covered.key for spec in missing.values() for covered in covered_by(spec)}
+        self._left = {k: 0.0 if k in passed else _cost(s) for k, s in missing.items()}
+        self._run = 0.0
+        self._started = time.monotonic()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        pass
+
+    def hear(self, spec: RunSpec, event: Event) -> None:
+        """An epoch's step in this process."""
+
+    def add(self, record: RunRecord) -> None:
+        """A run has ended, or was there before."""
+        self.records.append(record)
+        was_run = record.key in self._left
+        self._run += self._left.pop(record.key, 0.0)
+        if was_run:
+            print(f"{self._status()}: {_outcome(record)}", file=sys.stderr, flush=True)
+
+    def _status(self) -> str:
+        status = f"{len(self.records)} of {self._total} runs"
+        if failed := sum(record.status == "failed" for record in self.records):
+            status += f", {failed} failed"
+        if self._run and self._left:
+            elapsed = time.monotonic() - self._started
+            status += f", {_duration(elapsed * sum(self._left.values()) / self._run)} left"
+        return status
+
+
+class _Screen(_Lines):
+    """A bar, the run at hand, and the table so far."""
+
+    def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
+        super().__init__(console, specs, runner)
+        self._current = ""
+        self._tables: list[Table] = []
+        self._live = Live(console=console, get_renderable=self._rendered, refresh_per_second=4)
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._live.stop()
+
+    def hear(self, spec: RunSpec, event: Event) -> None:
+        """The epoch that the run at hand is in."""
+        self._current = f"{_name(spec)}: epoch {event.epoch + 1} of {event.epochs} ({event.stage})"
+
+    def add(self, record: RunRecord) -> None:
+        """Count it, and put it into the table."""
+        self.records.append(record)
+        self._run += self._left.pop(record.key, 0.0)
+        self._tables = accuracy_tables(self.records)
+
+    def _rendered(self) -> Group:
+        bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
+        line = Table.grid(padding=(0, 2))
+        line.add_row(bar, Text(self._status()), Text(self._current, style="dim"))
+        return Group(*self._tables, line)
+
+
+def _cost(spec: RunSpec) -> float:
+    """Passes over the data, the dense run's left out: it is shared."""
+    from biprune.experiments.spec import TRAIN
+
+    if spec.method == TRAIN:
+        return float(spec.resolved["dense"]["epochs"])
+    return spec.build_method().data_passes(spec.sparsity)
+
+
+def _name(spec: RunSpec) -> str:
+    return f"{spec.method} {100 * spec.sparsity:g} % {spec.structure} seed {spec.seed}"
+
+
+def _outcome(record: RunRecord) -> str:
+    if record.status == "failed":
+        return f"{_name(record.spec)} failed: {record.error}"
+    if record.test_accuracy is None:
+        return f"{_name(record.spec)} done"
+    return f"{_name(record.spec)} {record.test_accuracy:.2f} %"
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 90:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 5400 else f"{seconds / 3600:.1f} h"

@@ -1,0 +1,30 @@
+"""Files that are there in whole or not at all."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from biprune.checkpoint import writable_folder
+
+
+@contextmanager
+def replaced(path: Path | str) -> Iterator[Path]:
+    """A temporary file beside `path`, which takes its place if all goes well."""
+    path = Path(path)
+    if path.is_dir():
+        raise IsADirectoryError(f"Cannot write the file {str(path)!r}: it is a folder.")
+    temporary = writable_folder(path.parent) / f".{path.name}.{os.getpid()}"
+    try:
+        yield temporary
+        os.replace(temporary, path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path | str, text: str) -> None:
+    """Write `text`, creating the folder if need be."""
+    with replaced(path) as temporary:
+        temporary.write_text(text, encoding="utf-8", newline="\n")

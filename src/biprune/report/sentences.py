@@ -1,0 +1,68 @@
+"""The outcome of a comparison in plain sentences."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from biprune.report.comparison import Cell, Comparison, Sparsest
+from biprune.report.formatting import counted, listed, percent_of, points, spread
+from biprune.report.tables import dense_text
+
+
+def overview(comparisons: Sequence[Comparison]) -> str:
+    """What was compared, and how many runs are behind it."""
+    labels = list(dict.fromkeys(label for c in comparisons for label in c.labels))
+    sparsities = sorted({s for c in comparisons for s in c.sparsities})
+    seeds = {run.spec.seed for c in comparisons for run in (*c.runs, *c.dense_runs)}
+    runs = sum(len(c.runs) for c in comparisons)
+    dense = len({run.key for c in comparisons for run in c.dense_runs})
+    counts = f"{counted(len(seeds), 'seed')}, {counted(runs, 'pruning run')}"
+    counts += f" and {counted(dense, 'dense run')}" if dense else ""
+    holes = sum(len(c.holes) for c in comparisons)
+    missing = f"{counted(holes, 'run')} missing or failed." if holes else "No run is missing."
+    if not labels:
+        return f"{counts}. {missing}"
+    span = listed([percent_of(sparsity) for sparsity in sparsities])
+    return f"{listed(labels)} at sparsities of {span}: {counts}. {missing}"
+
+
+def verdict_sentences(comparison: Comparison) -> list[str]:
+    """Dense, then the best of the sparsest, then the sparsest winning ticket of each method."""
+    if not comparison.cells:
+        return [dense_text(comparison), "No pruning run has finished."]
+    if comparison.dense is None:
+        unknown = "The dense accuracy is unknown, so that no ticket can be called a winning one."
+        return [unknown, _best_of_the_sparsest(comparison)]
+    sentences = [dense_text(comparison), _best_of_the_sparsest(comparison)]
+    tickets = comparison.sparsest_tickets()
+    sentences += [_ticket_sentence(ticket) for ticket in tickets if ticket.wins]
+    losers = [ticket.label for ticket in tickets if not ticket.wins]
+    sentences += [f"Without a winning ticket at any sparsity: {listed(losers)}."] if losers else []
+    if all(cell.verdict.bound is None for cell in comparison.cells):
+        sentences.append("Confidence bounds need at least two seeds.")
+    return sentences
+
+
+def _best_of_the_sparsest(comparison: Comparison) -> str:
+    deepest = max(cell.sparsity for cell in comparison.cells)
+    cells = [cell for cell in comparison.cells if cell.sparsity == deepest]
+    best = max(cells, key=lambda cell: cell.accuracy.mean)
+    budget = ", on a budget of its own" if best.has_other_budget else ""
+    where = f"At {percent_of(deepest)}, the sparsest tried"
+    return f"{where}, {best.label} is best: {_mean(best)}{budget}."
+
+
+def _ticket_sentence(ticket: Sparsest) -> str:
+    parts = []
+    if ticket.by_mean:
+        cell = ticket.by_mean
+        parts.append(f"at {percent_of(cell.sparsity)} by its mean ({_mean(cell)})")
+    if ticket.by_bound:
+        cell = ticket.by_bound
+        gain = f"{points(cell.verdict.bound)} points or more"
+        parts.append(f"at {percent_of(cell.sparsity)} with 95 % confidence ({gain})")
+    return f"{ticket.label}: sparsest winning ticket {listed(parts)}."
+
+
+def _mean(cell: Cell) -> str:
+    return f"{spread(cell.accuracy.mean, cell.accuracy.std)} %, {counted(cell.accuracy.n, 'run')}"

@@ -1,0 +1,86 @@
+"""Whether a ticket wins: the paper's rule, and one that asks for evidence.
+
+    by mean:   mean accuracy >= mean dense accuracy
+    by bound:  mean(d) - t * std(d) / sqrt(n) >= 0,   d = accuracy - dense accuracy of each seed,
+               t the 95 % quantile of Student's distribution with n - 1 degrees of freedom
+
+The second is the one-sided 95 % lower confidence bound of the paired difference, which needs two
+seeds.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean, stdev
+
+from scipy.stats import t as student
+
+CONFIDENCE = 0.95
+_ROUNDING = 1e-9  # equal counts of right answers must not lose by the last bit of a mean
+
+
+@dataclass(frozen=True)
+class Sample:
+    """Accuracies in percent, one a seed, at least one."""
+
+    by_seed: Mapping[int, float]
+
+    @property
+    def n(self) -> int:
+        """The number of seeds."""
+        return len(self.by_seed)
+
+    @property
+    def values(self) -> list[float]:
+        """In the order of the seeds."""
+        return [self.by_seed[seed] for seed in sorted(self.by_seed)]
+
+    @property
+    def mean(self) -> float:
+        """The arithmetic mean."""
+        return fmean(self.by_seed.values())
+
+    @property
+    def std(self) -> float | None:
+        """Of the sample, with n - 1; None for a single value."""
+        return stdev(self.by_seed.values()) if self.n > 1 else None
+
+
+@dataclass(frozen=True)
+class Verdict:
+    """Whether a ticket wins by each rule; None where that cannot be known.
+
+    `bound` is the lower confidence bound of the difference to dense, in percentage points.
+    """
+
+    by_mean: bool | None = None
+    by_bound: bool | None = None
+    bound: float | None = None
+
+
+def judge(sample: Sample, dense: Sample | None) -> Verdict:
+    """The verdict on a ticket's accuracies, paired with the dense ones by seed."""
+    if dense is None:
+        return Verdict()
+    seeds = sample.by_seed.keys() & dense.by_seed.keys()
+    bound = lower_bound([sample.by_seed[seed] - dense.by_seed[seed] for seed in seeds])
+    return Verdict(
+        by_mean=sample.mean >= dense.mean - _ROUNDING,
+        by_bound=None if bound is None else bound >= -_ROUNDING,
+        bound=bound,
+    )
+
+
+def lower_bound(differences: Sequence[float]) -> float | None:
+    """One-sided lower confidence bound of the mean; None for fewer than two.
+
+    >>> round(lower_bound([0.1, 0.2, 0.3]), 4)  # 0.2 - 2.92 * 0.1 / sqrt(3)
+    0.0314
+    """
+    n = len(differences)
+    if n < 2:
+        return None
+    quantile = float(student.ppf(CONFIDENCE, n - 1))
+    return fmean(differences) - quantile * stdev(differences) / math.sqrt(n)

@@ -1,0 +1,114 @@
+"""compare, reproduce and report on the command line."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from biprune.cli import reproduce
+from biprune.experiments.presets import PRESETS
+from biprune.experiments.presets.scales import Scale
+from biprune.experiments.store import Store
+from test_cli import Run, one_error, run  # noqa: F401
+
+TINY = "--width 2 --subset 200 --sparsities 0.5 --passes 2 --dense-epochs 1"
+
+
+def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    page, store = tmp_path / "report.html", tmp_path / "runs"
+    line = (
+        f"compare resnet8 digits {TINY} --seeds 0,1 --method bip --method bip:passes=1 "
+        f"--store {store} --report {page}"
+    )
+    code, out, err = run(line)
+    assert code == 0
+    assert err.count("\n") == 6  # a line for each run: two variants and gmp, two seeds
+    assert "6 of 6 runs" in err
+    rows = [row.split() for row in out.splitlines()]
+    assert any(row[:1] == ["gmp"] for row in rows)
+    assert any(row[:2] == ["bip", "(passes=1)"] for row in rows)
+    assert page.stat().st_size > 10_000
+    again = run(line)
+    assert again == (0, out, "")  # nothing is run twice
+    code, out, _ = run(line + " --json")
+    assert len(json.loads(out)["records"]) == 8
+
+
+def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    store = f"--store {tmp_path}"
+    compare = f"compare resnet8 digits {TINY} {store}"
+    assert "Unknown method 'bop'" in one_error(run(f"{compare} --method bop"))
+    assert "`lr` must be a number" in one_error(run(f"{compare} --method bip:lr=x"))
+    assert "takes numbers such as 0,2" in one_error(run(f"{compare} --seeds a"))
+    assert "Did you mean 0.9?" in one_error(run(f"{compare} --sparsities 90"))
+    assert "Closest: snapshot" in one_error(run(f"reproduce snapshots {store}"))
+    assert "--list` shows the names" in one_error(run("reproduce"))
+    assert "holds no records" in one_error(run(f"report {tmp_path / 'nowhere'}"))
+
+
+def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: F811
+    code, out, _ = run("reproduce --list --json")
+    assert code == 0
+    listed = json.loads(out)
+    assert listed.keys() == PRESETS.keys()
+    for entry in listed.values():
+        assert entry["cost"].keys() == {"paper", "laptop", "smoke"}
+        assert entry["cost"]["smoke"]["images"] < entry["cost"]["laptop"]["images"]
+    assert reproduce.Scale == Scale
+
+
+def test_every_preset_runs_at_scale_smoke(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    """All names in one shared store; then each by itself is there at once."""
+    store = f"--scale smoke --store {tmp_path / 'runs'}"
+    page = tmp_path / "report.html"
+    code, out, err = run(f"reproduce all {store} --report {page}")
+    assert code == 0, err
+    assert "failed" not in out + err
+    records = list(Store(tmp_path / "runs"))
+    assert all(record.status == "done" for record in records)
+    assert len(records) > 50
+    assert page.exists()
+    for name in ("snapshot", "ablation-gamma", "mask-iou", "trajectory-imagenet-resnet50"):
+        assert run(f"reproduce {name} {store}")[2] == ""
+    figures, latex = tmp_path / "figures", tmp_path / "table.tex"
+    written = f"report {tmp_path / 'runs'} -o {page} --figures {figures} --latex {latex}"
+    assert run(written)[0] == 0
+    assert list(figures.glob("*.svg"))
+    assert r"\toprule" in latex.read_text()
+
+
+def test_ctrl_c_ends_the_workers_and_keeps_what_is_done(tmp_path: Path) -> None:
+    line = (
+        f"compare resnet8 digits --width 2 --subset 200 --sparsities 0.5,0.6,0.7 --passes 60 "
+        f"--dense-epochs 1 --method bip --seeds 0,1,2 --workers 2 --store {tmp_path}"
+    )
+    process = subprocess.Popen(
+        [sys.executable, "-m", "biprune", *line.split()],
+        stderr=subprocess.PIPE,
+        start_new_session=True,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    deadline = time.monotonic() + 120
+    while not list(tmp_path.glob("records/*.json")) and time.monotonic() < deadline:
+        time.sleep(0.2)
+    os.killpg(process.pid, signal.SIGINT)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 130, err.decode()
+    assert b"Traceback" not in err
+    assert all(record.status == "done" for record in Store(tmp_path))
+    while _group_lives(process.pid) and time.monotonic() < deadline + 60:
+        time.sleep(0.1)  # multiprocessing's own helper goes last
+    assert not _group_lives(process.pid)
+
+
+def _group_lives(leader: int) -> bool:
+    try:
+        os.killpg(leader, 0)
+    except ProcessLookupError:
+        return False
+    return True

@@ -1,0 +1,77 @@
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import biprune
+from biprune.experiments.spec import RunSpec
+
+TINY: dict[str, Any] = {
+    "sparsities": [0.5],
+    "seeds": [0, 1],
+    "passes": 2,
+    "dense": {"epochs": 1},
+    "model_options": {"width": 2},
+}
+
+
+def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> None:
+    steps: list[str] = []
+    by_name = biprune.compare(
+        ["bip"],
+        "digits",
+        "resnet8",
+        data_options={"subset": 200},
+        store=tmp_path,
+        progress=lambda spec, event: steps.append(spec.method),
+        **TINY,
+    )
+    assert {spec.method for spec in by_name.specs} == {"bip", "gmp"}  # gmp is always a row
+    assert set(steps) == {"train", "bip", "gmp"}
+    assert len(by_name.records) == 2 * (1 + 2)
+    steps.clear()
+    data = biprune.load_data("digits", subset=200)
+    loaded = biprune.compare(["bip", "gmp"], data, "resnet8", store=tmp_path, **TINY)
+    assert steps == []
+    assert loaded.records == by_name.records
+    with pytest.raises(ValueError, match="`data_options` go with the name"):
+        biprune.compare(["bip"], data, "resnet8", data_options={"subset": 9}, **TINY)
+
+
+def test_the_table_and_the_page(tmp_path: Path) -> None:
+    result = biprune.compare(
+        [biprune.BiP(passes=1), biprune.BiP()],
+        "digits",
+        "resnet8",
+        data_options={"subset": 200},
+        store=tmp_path / "runs",
+        **TINY,
+    )
+    by_seed = [
+        record.test_accuracy
+        for record in result.records
+        if record.spec.method == "bip" and record.spec.settings.get("passes") == 1
+    ]
+    assert len(by_seed) == 2
+    mean = sum(value or 0.0 for value in by_seed) / 2
+    row = next(line for line in result.table().splitlines() if "passes=1" in line)
+    assert f"{mean:.2f}" in row
+    page = result.report(tmp_path / "page.html", csv=tmp_path / "cells.csv")
+    assert "passes=1" in page.read_text(encoding="utf-8")
+    assert (tmp_path / "cells.csv").exists()
+
+
+def test_equal_passes(tmp_path: Path) -> None:
+    result = biprune.compare(
+        ["bip", "hydra", "omp"],
+        "digits",
+        "resnet8",
+        data_options={"subset": 200},
+        store=tmp_path,
+        **{**TINY, "seeds": [0]},
+    )
+    pruned = [record for record in result.records if record.spec.method != "train"]
+    assert {record.backward_passes for record in pruned} == {2 * 3}
+    assert all(isinstance(record.spec, RunSpec) for record in pruned)
