@@ -128,7 +128,7 @@ def records(file: Path) -> list[dict[str, Any]]:
 
 
 def markdown(runs: list[dict[str, Any]]) -> str:
-    """Means and standard deviations, a row for a variant and a column for a sparsity."""
+    """Mean ± standard deviation (seeds), a row for a variant and a column for a sparsity."""
     sparsities = sorted({run["sparsity"] for run in runs})
     heads = [f"{100 * sparsity:g} %" for sparsity in sparsities]
     lines = ["| BiP | passes | " + " | ".join(heads) + " |", "|---" * (2 + len(heads)) + "|"]
@@ -138,7 +138,8 @@ def markdown(runs: list[dict[str, Any]]) -> str:
         for sparsity in sparsities:
             values = [run["accuracy"] for run in own if run["sparsity"] == sparsity]
             spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            cells.append(f"{statistics.mean(values):.2f} ± {spread:.2f}" if values else "")
+            mean = statistics.mean(values) if values else 0.0
+            cells.append(f"{mean:.2f} ± {spread:.2f} ({len(values)})" if values else "")
         lines.append(f"| {name} | {own[0]['backward_passes']:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
