@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import os
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -13,21 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from biprune.files import replaced, writable_folder
+
 State = dict[str, Tensor]
-
-
-def writable_folder(folder: Path | str) -> Path:
-    """Create `folder` if need be and make sure that files can be written into it."""
-    folder = Path(folder)
-    probe = folder / f".write-test-{os.getpid()}"
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
-    except OSError as error:
-        reason = error.strerror or str(error)
-        raise OSError(f"Cannot write to the folder {str(folder)!r}: {reason}.") from None
-    return folder
 
 
 def digest(state: object) -> str:
@@ -73,9 +60,8 @@ class Checkpoint:
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the file in one step, so that a kill leaves the old one or the new one."""
-        temporary = self.path.with_suffix(f".{os.getpid()}.tmp")
-        torch.save({"settings": self.settings, **state}, temporary)
-        os.replace(temporary, self.path)
+        with replaced(self.path) as temporary:
+            torch.save({"settings": self.settings, **state}, temporary)
 
     def load(self) -> dict[str, Any] | None:
         """The saved state, or None if there is none."""

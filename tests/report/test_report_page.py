@@ -13,8 +13,8 @@ import pytest
 from hand_records import dense, failed, realistic, run
 from PIL import Image
 
+from biprune.files import write_text
 from biprune.report import ReferencePoint, summarise, write_figures, write_page, write_report
-from biprune.report.files import write_text
 from biprune.report.sentences import overview, verdict_sentences
 
 CHARTS = (

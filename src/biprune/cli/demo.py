@@ -38,8 +38,8 @@ def demo_command(
 ) -> None:
     """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
     from biprune import create_model, load_data, save_dense, train
-    from biprune.checkpoint import writable_folder
     from biprune.cli.device import set_threads
+    from biprune.files import writable_folder
 
     if epochs % 2:
         raise ValueError(f"`--epochs` must be even, since BiP takes half of them, got {epochs}.")

@@ -11,7 +11,7 @@ from pathlib import Path
 
 def output_folder(out: Path, *, force: bool) -> Path:
     """Create `out`, unless files cannot be written there or a finished result is in it."""
-    from biprune.checkpoint import writable_folder
+    from biprune.files import writable_folder
 
     refuse_finished(out, force=force)
     return writable_folder(out)

@@ -19,7 +19,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from biprune.checkpoint import writable_folder
+from biprune.files import writable_folder
 from biprune.loop import Cost
 from biprune.models import MODELS, create_model
 from biprune.structure import unwrap

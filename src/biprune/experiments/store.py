@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,9 +10,9 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
-from biprune.checkpoint import writable_folder
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
+from biprune.files import writable_folder, write_text
 
 
 class Store:
@@ -42,11 +41,7 @@ class Store:
 
     def put(self, record: RunRecord) -> None:
         """Write a record, in place of an older one of the same run."""
-        path = self._record_path(record.key)
-        writable_folder(path.parent)
-        temporary = path.with_suffix(f".{os.getpid()}.tmp")
-        temporary.write_text(record.model_dump_json(indent=1) + "\n", encoding="utf-8")
-        os.replace(temporary, path)
+        write_text(self._record_path(record.key), record.model_dump_json(indent=1) + "\n")
 
     def __iter__(self) -> Iterator[RunRecord]:
         """Every record, in the order of the keys."""

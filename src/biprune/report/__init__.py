@@ -6,9 +6,9 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biprune.experiments.record import RunRecord
+from biprune.files import write_text
 from biprune.report.comparison import Cell, Comparison, Hole
 from biprune.report.figures import write_figures
-from biprune.report.files import write_text
 from biprune.report.latex import latex_tables
 from biprune.report.markdown import markdown_tables
 from biprune.report.page import write_page

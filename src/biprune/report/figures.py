@@ -7,8 +7,8 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from biprune.files import replaced
 from biprune.report.comparison import Comparison
-from biprune.report.files import replaced
 from biprune.report.gallery import Chart, Figure, gallery
 from biprune.report.reference import ReferencePoint, published_for
 from biprune.report.theme import LIGHT

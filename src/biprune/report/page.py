@@ -15,9 +15,9 @@ import altair as alt
 import vl_convert
 
 from biprune.experiments.record import RunRecord
+from biprune.files import write_text
 from biprune.report.comparison import Comparison
 from biprune.report.details import details_html
-from biprune.report.files import write_text
 from biprune.report.gallery import Figure, gallery
 from biprune.report.holes import hole_lines
 from biprune.report.markup import (

@@ -7,7 +7,19 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from biprune.checkpoint import writable_folder
+
+def writable_folder(folder: Path | str) -> Path:
+    """Create `folder` if need be and make sure that files can be written into it."""
+    folder = Path(folder)
+    probe = folder / f".write-test-{os.getpid()}"
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        probe.touch()
+        probe.unlink()
+    except OSError as error:
+        reason = error.strerror or str(error)
+        raise OSError(f"Cannot write to the folder {str(folder)!r}: {reason}.") from None
+    return folder
 
 
 @contextmanager
