@@ -131,5 +131,5 @@ def sparsity_axis(sparsities: Sequence[float]) -> alt.X:
 
 def accuracy_axis(field: str = "accuracy") -> alt.Y:
     """Accuracy in percent, without the empty part below."""
-    scale = alt.Scale(zero=False, padding=8)
+    scale = alt.Scale(zero=False, nice=False, padding=8)
     return alt.Y(f"{field}:Q", title="test accuracy (%)", scale=scale)
