@@ -10,11 +10,11 @@ activations do. theta, scores, one more momentum and the mask are 13 bytes a wei
 from __future__ import annotations
 
 import torch
+
+import biprune
 from allocations import peak_bytes
 from steps import STEPS, TARGET, new_model, random_batches
 from timing import parser, report
-
-import biprune
 
 
 def main() -> None:

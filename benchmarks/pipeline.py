@@ -13,13 +13,13 @@ from collections.abc import Iterator
 from itertools import chain, repeat
 
 import torch
-from steps import dense_step, new_model, random_batches
-from timing import interleaved, medians, parser, ratio, report
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from biprune.data.augmentation import Transform
 from biprune.data.memory import MemoryImages
+from steps import dense_step, new_model, random_batches
+from timing import interleaved, medians, parser, ratio, report
 
 IMAGES = 10_000
 BATCHES = 20  # drawn each time, so that starting a pass counts little

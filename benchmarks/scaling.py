@@ -13,9 +13,9 @@ from functools import partial
 from typing import Any
 
 import torch
-from timing import interleaved, medians, parser, ratio, report, table
 
 import biprune
+from timing import interleaved, medians, parser, ratio, report, table
 
 SPARSITIES = [0.5, 0.74, 0.87, 0.95, 0.99]
 WIDTHS = [8, 16, 32, 64]

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import torch
-from allocations import peak_bytes
-from timing import interleaved, medians, parser, ratio, report
 from torch import Tensor
 
+from allocations import peak_bytes
 from biprune.ranking import cut, top_k_mask
 from biprune.selection import num_kept
+from timing import interleaved, medians, parser, ratio, report
 
 SIZES = {"0.27 M": 268_336, "11 M": 11_164_352, "25 M": 25_502_912, "100 M": 100_000_000}
 

@@ -9,10 +9,10 @@ so 2.0 is its limit; one pass for both levels has the limit 1.0.
 from __future__ import annotations
 
 import torch
-from steps import STEPS, new_model, random_batches
-from timing import interleaved, medians, parser, ratio, report
 
 import biprune
+from steps import STEPS, new_model, random_batches
+from timing import interleaved, medians, parser, ratio, report
 
 
 def main() -> None:

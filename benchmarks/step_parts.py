@@ -15,14 +15,14 @@ from statistics import median
 from typing import Any
 
 import torch
-from steps import new_model, one_pass_step, random_batches
-from timing import parser, report
 
 import biprune
 from biprune.loop import Passes
 from biprune.masked import Masked
 from biprune.selection import Selector
 from biprune.sgd import MaskedSGD
+from steps import new_model, one_pass_step, random_batches
+from timing import parser, report
 
 PARTS: dict[str, tuple[type, str]] = {
     "forward and backward": (Passes, "__call__"),

@@ -1,14 +1,12 @@
 from __future__ import annotations
 
-from itertools import accumulate
-
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
-from torch.profiler import ProfilerActivity, profile
 
+from allocations import peak_bytes
 from biprune import ranking
 from biprune.ranking import cut, queued_top_k_mask, top_k_mask
 from oracles import stable_top_k
@@ -77,16 +75,6 @@ def test_the_answer_without_reading_back_is_the_same(values: list[float], data) 
         return
     k = data.draw(st.integers(1, len(values) - 1))
     assert queued_top_k_mask(torch.tensor(values), k).tolist() == stable_top_k(values, k)
-
-
-def peak_bytes(run) -> int:
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiler:
-        run()
-    assert profiler.profiler is not None
-    assert profiler.profiler.kineto_results is not None
-    events = [e for e in profiler.profiler.kineto_results.events() if e.name() == "[memory]"]
-    events.sort(key=lambda event: event.start_ns())
-    return max(accumulate(event.nbytes() for event in events))
 
 
 @pytest.mark.parametrize("kind", ["continuous", "few levels", "all equal", "half equal"])

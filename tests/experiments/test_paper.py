@@ -3,7 +3,7 @@ from __future__ import annotations
 import pytest
 
 from biprune.data import DATASETS
-from biprune.experiments.paper import PaperPoint, paper_points, paper_runtimes, paper_tickets
+from biprune.experiments.paper import ReferencePoint, paper_points, paper_runtimes, paper_tickets
 from biprune.experiments.presets.scales import LADDER
 from biprune.methods import METHODS
 from biprune.models import MODELS
@@ -19,7 +19,7 @@ CIFAR = [
 PAIRS = [*CIFAR, ("resnet18", "tiny_imagenet"), ("resnet18", "imagenet"), ("resnet50", "imagenet")]
 
 
-def read(model: str, data: str, method: str, sparsity: float) -> PaperPoint:
+def read(model: str, data: str, method: str, sparsity: float) -> ReferencePoint:
     (point,) = (
         p for p in paper_points(model, data) if (p.method, p.sparsity) == (method, sparsity)
     )

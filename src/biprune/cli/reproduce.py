@@ -15,8 +15,8 @@ from biprune.cli.sweeps import run_sweep
 from biprune.cli.tables import print_json, print_table
 
 if TYPE_CHECKING:
+    from biprune.experiments.reference import ReferencePoint
     from biprune.experiments.spec import RunSpec
-    from biprune.report import ReferencePoint
 
 EXAMPLES = """\
 $ biprune reproduce --list
@@ -107,9 +107,6 @@ def _print_list(as_json: bool) -> None:
 def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:
     """The paper's numbers for the models and data that are run."""
     from biprune.experiments.paper import paper_points
-    from biprune.report import ReferencePoint
 
     pairs = dict.fromkeys((spec.model, spec.data) for spec in specs)
-    points = [point for pair in pairs for point in paper_points(*pair)]
-    fields = ("method", "sparsity", "accuracy", "std", "model", "data", "source")
-    return [ReferencePoint(**{name: getattr(p, name) for name in fields}) for p in points]
+    return [point for pair in pairs for point in paper_points(*pair)]

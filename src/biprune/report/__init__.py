@@ -6,13 +6,13 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 from biprune.experiments.record import RunRecord
+from biprune.experiments.reference import ReferencePoint
 from biprune.files import write_text
 from biprune.report.comparison import Cell, Comparison, Hole
 from biprune.report.figures import write_figures
 from biprune.report.latex import latex_tables
 from biprune.report.markdown import markdown_tables
 from biprune.report.page import write_page
-from biprune.report.reference import ReferencePoint
 from biprune.report.spreadsheet import csv_table
 from biprune.report.summary import summarise
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.charts import (
     accuracy_by_cost,
     accuracy_by_sparsity,
@@ -19,7 +20,6 @@ from biprune.report.charts.layers import moving_cell
 from biprune.report.charts.menu import MENU
 from biprune.report.comparison import Comparison
 from biprune.report.formatting import listed, percent_of
-from biprune.report.reference import ReferencePoint
 
 Chart = alt.Chart | alt.LayerChart
 _TICKETS = (

@@ -6,9 +6,9 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.comparison import Cell, Comparison
 from biprune.report.formatting import counted, percent_of, spread
-from biprune.report.reference import ReferencePoint
 
 OTHER_BUDGET, INCOMPLETE = "†", "‡"
 NOTES = {

@@ -7,22 +7,7 @@ from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
-
-@dataclass(frozen=True)
-class PaperPoint:
-    """A printed accuracy; `approximate` where markers overlap in the figure it was read from.
-
-    The paper reports the mean of three trials; `std` is theirs, where it is printed.
-    """
-
-    method: str
-    sparsity: float
-    accuracy: float
-    std: float | None
-    model: str
-    data: str
-    source: str
-    approximate: bool = False
+from biprune.experiments.reference import ReferencePoint
 
 
 @dataclass(frozen=True)
@@ -35,7 +20,7 @@ class PaperRuntime:
     source: str
 
 
-def paper_points(model: str, data: str) -> list[PaperPoint]:
+def paper_points(model: str, data: str) -> list[ReferencePoint]:
     """The curves of the unstructured trajectories, opened by the dense accuracy at sparsity 0.
 
     ImageNet's curves are printed as pictures alone: there it is the dense accuracy only.
@@ -44,11 +29,11 @@ def paper_points(model: str, data: str) -> list[PaperPoint]:
     [92.12, 92.16, 90.08, 89.77, 91.69, 91.99]
     """
     dense = [
-        PaperPoint("dense", 0.0, column["dense"], None, model, data, column["source"])
+        ReferencePoint("dense", 0.0, column["dense"], None, model, data, column["source"])
         for column in _read("tickets", model, data)
     ]
     return dense + [
-        PaperPoint(
+        ReferencePoint(
             method=curve["method"],
             sparsity=sparsity,
             accuracy=accuracy,
@@ -63,7 +48,7 @@ def paper_points(model: str, data: str) -> list[PaperPoint]:
     ]
 
 
-def paper_tickets(model: str, data: str) -> dict[str, PaperPoint | None]:
+def paper_tickets(model: str, data: str) -> dict[str, ReferencePoint | None]:
     """The sparsest winning ticket of each method, None where the paper found none.
 
     Its sparsities are printed in whole percent: 0.74 is 0.738 of the ladder.
@@ -71,7 +56,7 @@ def paper_tickets(model: str, data: str) -> dict[str, PaperPoint | None]:
     return {
         method: None
         if ticket is None
-        else PaperPoint(method, **ticket, model=model, data=data, source=column["source"])
+        else ReferencePoint(method, **ticket, model=model, data=data, source=column["source"])
         for column in _read("tickets", model, data)
         for method, ticket in column["tickets"].items()
     }

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.charts.against import dense_layers, published_layers
 from biprune.report.charts.base import (
     MethodEncodings,
@@ -16,7 +17,6 @@ from biprune.report.charts.base import (
     sparsity_axis,
 )
 from biprune.report.comparison import Comparison
-from biprune.report.reference import ReferencePoint
 
 
 def accuracy_by_sparsity(

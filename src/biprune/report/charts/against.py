@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.charts.base import (
     MethodEncodings,
     Row,
@@ -15,7 +16,6 @@ from biprune.report.charts.base import (
 )
 from biprune.report.comparison import Comparison
 from biprune.report.formatting import spread
-from biprune.report.reference import ReferencePoint
 
 _DOTS = [2, 3]
 
