@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from pathlib import Path
+
+import pytest
 
 from biprune.cli import reproduce
 from biprune.experiments.presets import PRESETS
@@ -112,3 +115,24 @@ def _group_lives(leader: int) -> bool:
     except ProcessLookupError:
         return False
     return True
+
+
+@pytest.mark.skipif(shutil.which("script") is None, reason="needs script, for a terminal")
+def test_a_terminal_shows_the_table_so_far(tmp_path: Path) -> None:
+    line = (
+        f"{sys.executable} -m biprune compare resnet8 digits {TINY} --method bip --seeds 0,1 "
+        f"--threads 1 --store {tmp_path / 'runs'}"
+    )
+    log = tmp_path / "log"
+    done = subprocess.run(
+        ["script", "-qec", line, log],
+        stdout=subprocess.DEVNULL,
+        env={**os.environ, "COLUMNS": "100", "TERM": "xterm"},
+        timeout=120,
+        check=False,
+    )
+    shown = log.read_text(encoding="utf-8", errors="replace")
+    assert done.returncode == 0, shown
+    assert "epoch 1 of 1 (bip)" in shown
+    assert "4 of 4 runs" in shown
+    assert shown.count("gmp") > 2  # in the table, before the last run has ended

@@ -35,6 +35,7 @@ def _accuracy_table(comparison: Comparison) -> Table:
     if comparison.dense is not None:
         title += f": dense {comparison.dense.mean:.2f} %"
     table = new_table(["method", *sparsities], rows, title=title, numeric=sparsities)
+    table.min_width = min(len(title), 76)  # a title is wrapped where its table ends
     if any(cell.has_other_budget for cell in comparison.cells):
         table.caption = FOOTNOTE
         table.caption_justify = "left"

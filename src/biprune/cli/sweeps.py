@@ -83,7 +83,8 @@ class _Screen(_Lines):
         super().__init__(console, specs, runner)
         self._current = ""
         self._tables: list[Table] = []
-        self._live = Live(console=console, get_renderable=self._rendered, refresh_per_second=4)
+        # It vanishes at the end, when the tables are printed for good.
+        self._live = Live(console=console, get_renderable=self._rendered, transient=True)
 
     def __enter__(self) -> Self:
         self._live.start()
@@ -105,8 +106,9 @@ class _Screen(_Lines):
     def _rendered(self) -> Group:
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
         line = Table.grid(padding=(0, 2))
-        line.add_row(bar, Text(self._status()), Text(self._current, style="dim"))
-        return Group(*self._tables, line)
+        line.add_row(bar, Text(self._status()))
+        current = Text(self._current, style="dim", no_wrap=True, overflow="ellipsis")
+        return Group(*self._tables, line, current)
 
 
 def _cost(spec: RunSpec) -> float:
