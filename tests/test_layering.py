@@ -17,8 +17,9 @@ SOURCE = Path(biprune.__file__).parent
 # Each layer may import itself and the ones above it in this list.
 LAYERS = [
     ["models", "data", "checks", "files", "flat", "ranking"],
-    ["structure"],
-    ["masks"],
+    ["structure", "shares"],
+    ["masks", "groups"],
+    ["budget"],
     ["selection"],
     ["masked"],
     ["batches", "checkpoint", "schedule", "seeding"],

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biprune import ranking
-from biprune.selection import Selector, num_kept, select, select_units, share_out
+from biprune.selection import Selector, num_kept, select, select_units
+from biprune.shares import share_out
 from biprune.structure import get_structure
 from oracles import stable_top_k, top_k_with_floor
 

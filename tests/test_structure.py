@@ -5,19 +5,44 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
+from biprune.selection import select
 from biprune.structure import get_structure, parameter_names, prunable, unwrap
 
 WEIGHT, FILTER, CHANNEL = map(get_structure, ("weight", "filter", "channel"))
 
 
 def test_pool_and_expand_by_hand() -> None:
-    score = torch.tensor([[3.0, -1.0], [4.0, 2.0]]).view(2, 2, 1, 1)
-    assert WEIGHT.pool(score).tolist() == [3, -1, 4, 2]
-    assert torch.allclose(FILTER.pool(score), torch.tensor([3.0, 20.0**0.5]))
-    assert torch.allclose(CHANNEL.pool(score), torch.tensor([5.0, 2.0]))
-    kept = torch.tensor([True, False])
-    assert FILTER.expand(kept, score.shape).flatten().tolist() == [True, True, False, False]
-    assert CHANNEL.expand(kept, score.shape).flatten().tolist() == [True, False, True, False]
+    score = {"w": torch.tensor([[3.0, -1.0], [4.0, 2.0]]).view(2, 2, 1, 1)}
+    assert WEIGHT.pool(score)["w"].tolist() == [3, -1, 4, 2]
+    assert torch.allclose(FILTER.pool(score)["w"], torch.tensor([3.0, 20.0**0.5]))
+    assert torch.allclose(CHANNEL.pool(score)["w"], torch.tensor([5.0, 2.0]))
+    kept = {"w": torch.tensor([True, False])}
+    assert FILTER.expand(kept, score)["w"].flatten().tolist() == [True, True, False, False]
+    assert CHANNEL.expand(kept, score)["w"].flatten().tolist() == [True, False, True, False]
+    assert FILTER.add_up(score)["w"].tolist() == [2, 6]
+    assert CHANNEL.num_units(score) == {"w": 2}
+
+
+def test_blocks_lie_along_the_input() -> None:
+    blocks = get_structure("1:2")
+    score = {"w": torch.arange(16.0).view(1, 4, 2, 2)}
+    order = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]
+    assert blocks.pool(score)["w"].tolist() == order
+    assert torch.equal(blocks.expand(blocks.pool(score), score)["w"], score["w"])
+    kept = select(score, 0.5, blocks)["w"]
+    assert kept[0, :, 0, 0].tolist() == [False, True, False, True]
+    assert int(kept.sum()) == 8
+
+
+@pytest.mark.parametrize("name", ["4:4", "0:4", "5:4"])
+def test_a_pattern_that_prunes_nothing_or_all_is_refused(name: str) -> None:
+    with pytest.raises(ValueError, match="0 < n < m"):
+        get_structure(name)
+
+
+def test_what_does_not_divide_into_blocks_is_not_prunable() -> None:
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1), nn.ConvTranspose2d(6, 8, 2))
+    assert list(prunable(model, get_structure("2:4"))) == ["1.weight"]
 
 
 def test_what_is_prunable_in_a_conv_net(conv_net: nn.Module) -> None:

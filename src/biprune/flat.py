@@ -13,6 +13,12 @@ def is_dense(tensor: Tensor) -> bool:
     return tensor.is_contiguous() or tensor.is_contiguous(memory_format=torch.channels_last)
 
 
+def same_layout(tensor: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape lie in memory alike; a dimension of one has no say."""
+    strides = zip(tensor.shape, tensor.stride(), other.stride(), strict=True)
+    return all(mine == theirs for size, mine, theirs in strides if size > 1)
+
+
 def side_by_side(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Copies in one storage, each laid out as it was; `flattened` then gives a view of them all."""
     if not all(is_dense(tensor) for tensor in tensors.values()):
@@ -31,8 +37,15 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
     return first.as_strided((end - first.storage_offset(),), (1,))
 
 
+def in_memory_order(tensor: Tensor, like: Tensor) -> Tensor:
+    """A tensor in one dimension, in the order of `like`, which is dense: a view if laid out so."""
+    if not same_layout(tensor, like):
+        tensor = torch.empty_like(like).copy_(tensor)
+    return tensor.as_strided((tensor.numel(),), (1,))
+
+
 def _joined(tensors: Iterable[Tensor]) -> Tensor:
-    return torch.cat([tensor.as_strided((tensor.numel(),), (1,)) for tensor in tensors])
+    return torch.cat([in_memory_order(tensor, tensor) for tensor in tensors])
 
 
 def logical_places(places: Tensor, tensor: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ class LayerCount:
 class Masks(Mapping[str, Tensor]):
     """Parameter name to bool tensor of the weight's shape, True where the weight is kept.
 
-    Counts are in units of the structure: weights, filters or channels. `weight_sparsity` counts
-    single weights whatever the structure.
+    Counts are in units of the structure: weights, filters, channels, or units of coupled groups.
+    `weight_sparsity` counts single weights whatever the structure.
 
     >>> from biprune.structure import get_structure
     >>> masks = Masks({"fc.weight": torch.tensor([[True, False]])}, get_structure("weight"))
@@ -70,8 +70,8 @@ class Masks(Mapping[str, Tensor]):
         )
 
     def per_layer(self) -> dict[str, LayerCount]:
-        """Kept and total units of each tensor, in model order."""
-        kept = {name: self.structure.kept_units(mask) for name, mask in self.items()}
+        """Kept and total units of each tensor, or of each coupled group, in model order."""
+        kept = self.structure.kept_units(self)
         return {
             name: LayerCount(int(torch.count_nonzero(units)), units.numel())
             for name, units in kept.items()
@@ -100,7 +100,7 @@ class Masks(Mapping[str, Tensor]):
 
     def units(self) -> Tensor:
         """Which units are kept, over all layers, flat."""
-        return torch.cat([self.structure.kept_units(mask) for mask in self.values()])
+        return torch.cat(list(self.structure.kept_units(self).values()))
 
     def overlap(self, other: Masks) -> float:
         """Intersection over union of the kept weights (the paper's IoU); 1.0 means equal."""

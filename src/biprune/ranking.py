@@ -17,7 +17,7 @@ from torch import Tensor
 
 SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
-NARROW = 1 / 128  # the part of all scores that the next band should hold
+NARROW = 1 / 1024  # the part of all scores that the next band should hold
 CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
 

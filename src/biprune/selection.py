@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from functools import partial
+from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
+from biprune.budget import CostModel, counts_within, smallest_counts
 from biprune.flat import flattened, is_dense, logical_places, views_like
+from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.ranking import Band, cut, is_host, top_k_mask
-from biprune.structure import Structure
+from biprune.shares import share_out
+from biprune.structure import Blocks, Structure
 
 
 def check_sparsity(sparsity: float) -> None:
@@ -30,14 +33,34 @@ def num_kept(sparsity: float, total: int) -> int:
     return round((1 - sparsity) * total)
 
 
-def check_enough(sparsity: float, sizes: Sequence[int], structure: Structure) -> None:
-    """Refuse a sparsity that leaves fewer units than there are layers."""
-    if (total := num_kept(sparsity, sum(sizes))) < len(sizes):
+def check_reachable(
+    sparsity: float, sizes: Mapping[str, int], structure: Structure, *, allow_empty: bool
+) -> None:
+    """Refuse a sparsity that leaves fewer units than there are layers, or less than they cost."""
+    if isinstance(structure, Blocks):
+        return
+    total, num_units = num_kept(sparsity, sum(sizes.values())), sum(sizes.values())
+    if is_budgeted(structure):
+        cost, fewest = CostModel(structure), smallest_counts(structure, allow_empty=allow_empty)
+        if (least := cost(fewest) / cost.dense) > 1 - sparsity:
+            raise ValueError(
+                f"The model cannot be pruned to {1 - sparsity:g} of its {structure.measure}: with "
+                f"{sum(fewest)} of {num_units} units, the fewest allowed, {least:.3g} is left. "
+                "Raise the budget, leave less out with `exclude`, or lower `round_to`."
+            )
+    elif not allow_empty and total < len(sizes):
         raise ValueError(
-            f"`sparsity` {sparsity:g} keeps {total} of {sum(sizes)} {structure.name} units, too "
+            f"`sparsity` {sparsity:g} keeps {total} of {num_units} {structure.name} units, too "
             f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
             "`exclude`, or pass allow_empty=True."
         )
+
+
+def is_budgeted(structure: Structure) -> TypeGuard[Groups]:
+    """Whether counts of units follow from what they cost, or from rounding them."""
+    if not isinstance(structure, Groups):
+        return False
+    return structure.measure != "units" or structure.round_to > 1
 
 
 def select(
@@ -58,12 +81,19 @@ def select(
 class Selector:
     """`select` again and again: where the last cut was is the first guess at the next.
 
-    The masks never depend on what was selected before, only the time it takes does.
+    The masks never depend on what was selected before, only the time it takes does. With `weights`,
+    scores are those of units, and the masks are shaped like the weights.
     """
 
-    def __init__(self, structure: Structure, allow_empty: bool) -> None:
+    def __init__(
+        self,
+        structure: Structure,
+        allow_empty: bool,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> None:
         self._structure = structure
         self._allow_empty = allow_empty
+        self._weights = weights
         self._band: Band | None = None
         self._num_promoted = 0
 
@@ -71,14 +101,14 @@ class Selector:
         """The masks of `scores` at `sparsity`."""
         check_sparsity(sparsity)
         structure = self._structure
-        flat = structure.dim is None and structure.scope == "global"
+        flat = structure.name == "weight" and structure.scope == "global"
         if flat and is_host(next(iter(scores.values()))):
             kept = self._by_threshold(list(scores.values()), sparsity)
             if kept is not None:
                 return Masks(views_like(scores, kept), structure)
-        units = {name: structure.pool(score) for name, score in scores.items()}
+        units = structure.pool(scores) if self._weights is None else scores
         kept = select_units(units, sparsity, structure, allow_empty=self._allow_empty)
-        return expand(kept, scores, structure)
+        return Masks(structure.expand(kept, self._weights or scores), structure)
 
     def _by_threshold(self, scores: Sequence[Tensor], sparsity: float) -> Tensor | None:
         """The kept ones in the order of memory, or None if too many are equal for that.
@@ -127,14 +157,6 @@ def _keep_best_(mask: Tensor, flat: Tensor, score: Tensor) -> None:
     mask[best[logical_places(best, score).argmin()]] = True
 
 
-def expand(
-    kept: Mapping[str, Tensor], weights: Mapping[str, Tensor], structure: Structure
-) -> Masks:
-    """Masks shaped like `weights` from the kept units of each."""
-    shapes = {name: weights[name].shape for name in kept}
-    return Masks({n: structure.expand(kept[n], shape) for n, shape in shapes.items()}, structure)
-
-
 def select_units(
     units: Mapping[str, Tensor],
     sparsity: float,
@@ -146,17 +168,22 @@ def select_units(
 
     In the scope "layer" each layer's share is its quota (1 - sparsity) * n, rounded so that the
     total is exact (see `share_out`). Every layer keeps at least its best unit unless `allow_empty`,
-    in either scope, at the same total.
+    in either scope, at the same total. Under a budget the count follows from it (see `budget`);
+    of blocks each keeps the same.
     """
     check_sparsity(sparsity)
-    sizes = [score.numel() for score in units.values()]
+    if isinstance(structure, Blocks):
+        kept = round((1 - sparsity) * structure.size)
+        return {name: _best_of_blocks(score, kept, structure.size) for name, score in units.items()}
+    named = {name: score.numel() for name, score in units.items()}
+    check_reachable(sparsity, named, structure, allow_empty=allow_empty)
+    sizes = list(named.values())
     total = num_kept(sparsity, sum(sizes))
-    if not allow_empty:
-        check_enough(sparsity, sizes, structure)
+    if is_budgeted(structure):
+        counts = counts_within(units, sparsity, structure, allow_empty=allow_empty)
+        return _best_of_each(units, counts)
     if structure.scope == "layer":
-        counts = share_out(total, sizes, at_least=0 if allow_empty else 1)
-        pairs = zip(units.items(), counts, strict=True)
-        return {name: top_k_mask(score, count) for (name, score), count in pairs}
+        return _best_of_each(units, share_out(total, sizes, at_least=0 if allow_empty else 1))
     flat = torch.cat(list(units.values()))
     layers = top_k_mask(flat, total).split(sizes)
     if not allow_empty and not _none_is_empty(layers):
@@ -164,21 +191,16 @@ def select_units(
     return dict(zip(units, layers, strict=True))
 
 
-def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
-    """Divide `total` in proportion to `sizes`, at least so many to each (Webster's method).
+def _best_of_each(units: Mapping[str, Tensor], counts: Sequence[int]) -> dict[str, Tensor]:
+    pairs = zip(units.items(), counts, strict=True)
+    return {name: top_k_mask(score, count) for (name, score), count in pairs}
 
-    The n-th unit of a layer has the priority size / (2 n - 1), and the `total` of highest priority
-    are given, the earlier layer first among equals. So no layer gains when the total falls, which
-    rounding each quota by its remainder would not ensure: pruned units stay pruned.
-    """
-    counts = [max(math.ceil(total * size / sum(sizes) - 0.5), at_least) for size in sizes]
-    layers = range(len(sizes))
-    while sum(counts) < total:
-        counts[max(layers, key=lambda i: (sizes[i] / (2 * counts[i] + 1), -i))] += 1
-    while sum(counts) > total:
-        movable = [i for i in layers if counts[i] > at_least]
-        counts[min(movable, key=lambda i: (sizes[i] / (2 * counts[i] - 1), -i))] -= 1
-    return counts
+
+def _best_of_blocks(scores: Tensor, kept: int, size: int) -> Tensor:
+    """The `kept` highest of every `size` scores in a row, equal ones in order."""
+    rows = scores.view(-1, size)
+    best = rows.argsort(dim=1, descending=True, stable=True)[:, :kept]
+    return torch.zeros_like(rows, dtype=torch.bool).scatter_(1, best, True).flatten()
 
 
 def _best_unit_first(flat: Tensor, sizes: list[int]) -> Tensor:

@@ -2,16 +2,65 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.optim.sgd import sgd
 
 from biprune.batches import device_of
+from biprune.flat import in_memory_order, is_dense, same_layout
 from biprune.masked import Masked
 from biprune.masks import Masks
 from biprune.structure import parameter_names
+
+
+class SGD(torch.optim.SGD):
+    """torch's SGD on tensors as they lie in memory, whatever their layout.
+
+    The fused kernel takes it that parameter, gradient and momentum share one layout: it is wrong
+    where they do not, and on channels_last tensors half as fast as on the same memory in one
+    dimension. Momentum is kept in the shape of its parameter, so states are as usual.
+    """
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:
+        """One step by the gradients at hand, or by those that `closure` leaves."""
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            self._step_group(group)
+        return loss
+
+    def _step_group(self, group: Mapping[str, Any]) -> None:
+        moved = [p for p in group["params"] if p.grad is not None]
+        if not moved:
+            return
+        params, grads = moved, [p.grad for p in moved]
+        buffers: list[Tensor | None] = []
+        if group["momentum"]:
+            buffers += [self._momentum(p) for p in moved]
+        fused = bool(group["fused"]) and all(is_dense(p) for p in moved)
+        if fused:
+            params = [in_memory_order(p, p) for p in moved]
+            grads = [in_memory_order(p.grad, p) for p in moved]
+            buffers = [b if b is None else b.as_strided((b.numel(),), (1,)) for b in buffers]
+        names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
+        options = {name: group[name] for name in names}
+        sgd(params, grads, buffers, has_sparse_grad=False, foreach=False, fused=fused, **options)
+
+    def _momentum(self, parameter: Tensor) -> Tensor:
+        """The momentum of `parameter` in its layout, zero before the first step."""
+        state = self.state[parameter]
+        buffer = state.get("momentum_buffer")
+        if buffer is None or not same_layout(buffer, parameter):
+            state["momentum_buffer"] = torch.zeros_like(parameter)
+            if buffer is not None:  # from the state of a model in another layout
+                state["momentum_buffer"].copy_(buffer)
+        return state["momentum_buffer"]
 
 
 def make_sgd(
@@ -23,7 +72,7 @@ def make_sgd(
     weight_decay: float = 0.0,
 ) -> torch.optim.SGD:
     """SGD in one fused kernel where the device has one."""
-    return torch.optim.SGD(
+    return SGD(
         parameters,
         lr=lr,
         momentum=momentum,

@@ -1,12 +1,14 @@
 """What one prunable unit is, and which tensors of a model hold such units.
 
 A structure is data: `weight` makes every entry a unit; `filter` and `channel` make a unit of every
-slice of a convolution along its output or input dimension.
+slice of a convolution along its output or input dimension; under `n:m` weights compete in blocks of
+m. Units that span several tensors are in `groups`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from typing import Literal, get_args
@@ -38,32 +40,77 @@ class Structure:
     dim: int | None
     scope: Scope
 
-    def pool(self, scores: Tensor) -> Tensor:
-        """Score of each unit, in logical order: the L2 norm of max(score, 0) over the unit.
+    def pool(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Score of each unit, flat: the L2 norm of max(score, 0) over the unit.
 
         A single weight is its own unit and keeps its score, sign included.
         """
         if self.dim is None:
-            return scores.flatten()
-        return scores.clamp(min=0).movedim(self.dim, 0).flatten(1).norm(dim=1)
+            return {name: self._entries(score) for name, score in scores.items()}
+        return {n: self._slices(score.clamp(min=0)).norm(dim=1) for n, score in scores.items()}
 
-    def expand(self, units: Tensor, shape: torch.Size) -> Tensor:
-        """Weight mask of `shape` in which each entry has the value of its unit."""
+    def add_up(self, products: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """The sum of a product shaped like the weights over each unit, flat."""
+        if self.dim is None:
+            return {name: self._entries(product) for name, product in products.items()}
+        return {name: self._slices(product).sum(dim=1) for name, product in products.items()}
+
+    def expand(
+        self, units: Mapping[str, Tensor], weights: Mapping[str, Tensor]
+    ) -> dict[str, Tensor]:
+        """Tensors shaped like `weights` in which each entry has the value of its unit."""
+        return {n: self.expand_one(each, weights[n].shape) for n, each in units.items()}
+
+    def expand_one(self, units: Tensor, shape: torch.Size) -> Tensor:
+        """The same for one tensor."""
         if self.dim is None:
             return units.view(shape)
         view = [1] * len(shape)
         view[self.dim] = -1
         return units.view(view).expand(shape).clone()
 
-    def num_units(self, weight: Tensor) -> int:
-        """How many units a tensor holds."""
-        return weight.numel() if self.dim is None else weight.shape[self.dim]
+    def num_units(self, weights: Mapping[str, Tensor]) -> dict[str, int]:
+        """How many units each tensor holds."""
+        named = weights.items()
+        return {n: w.numel() if self.dim is None else w.shape[self.dim] for n, w in named}
 
-    def kept_units(self, mask: Tensor) -> Tensor:
-        """Which units of a weight mask keep at least one weight."""
+    def kept_units(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Which units of weight masks keep at least one weight."""
         if self.dim is None:
-            return mask.flatten()
-        return mask.movedim(self.dim, 0).flatten(1).any(dim=1)
+            return {name: self._entries(mask) for name, mask in masks.items()}
+        return {name: self._slices(mask).any(dim=1) for name, mask in masks.items()}
+
+    def _entries(self, values: Tensor) -> Tensor:
+        return values.flatten()
+
+    def _slices(self, values: Tensor) -> Tensor:
+        assert self.dim is not None
+        return values.movedim(self.dim, 0).flatten(1)
+
+
+@dataclass(frozen=True)
+class Blocks(Structure):
+    """The structure n:m: of every m weights in a row along the input dimension n are kept.
+
+    Units are weights, block after block. `sparsity` is 1 - n / m and nothing else in the end; on
+    the way to it a method may keep more of each block.
+    """
+
+    kept: int = 2
+    size: int = 4
+
+    @property
+    def sparsity(self) -> float:
+        """The removed fraction that the pattern stands for."""
+        return 1 - self.kept / self.size
+
+    def expand_one(self, units: Tensor, shape: torch.Size) -> Tensor:
+        """Weights back from the order of blocks."""
+        moved = [shape[0], *shape[2:], shape[1]]
+        return units.view(moved).movedim(-1, 1).contiguous()
+
+    def _entries(self, values: Tensor) -> Tensor:
+        return values.movedim(1, -1).flatten()
 
 
 STRUCTURES = {
@@ -71,20 +118,41 @@ STRUCTURES = {
     "filter": Structure("filter", "an output filter of a convolution", dim=0, scope="layer"),
     "channel": Structure("channel", "an input channel of a convolution", dim=1, scope="layer"),
 }
+NAMES = (*STRUCTURES, "group", "n:m (2:4 and the like)")
 
 
 def get_structure(structure: str | Structure, scope: Scope | None = None) -> Structure:
     """Look a structure up by name; `scope` overrides how its units compete."""
     if isinstance(structure, str):
-        if structure not in STRUCTURES:
-            raise ValueError(
-                f"Unknown structure {structure!r}. Structures: {', '.join(STRUCTURES)}."
-            )
-        structure = STRUCTURES[structure]
+        structure = blocks(structure) or _by_name(structure)
     if scope is None:
         return structure
     check_choice("scope", scope, get_args(Scope))
     return replace(structure, scope=scope)
+
+
+def _by_name(name: str) -> Structure:
+    if name == "group":
+        raise ValueError(
+            "The structure 'group' depends on the model: prune() and BiPOptimizer find its groups."
+        )
+    if name not in STRUCTURES:
+        raise ValueError(f"Unknown structure {name!r}. Structures: {', '.join(NAMES)}.")
+    return STRUCTURES[name]
+
+
+def blocks(name: str) -> Blocks | None:
+    """The structure that a name such as "2:4" stands for, or None if it is no such name."""
+    if not (match := re.fullmatch(r"(\d+):(\d+)", name)):
+        return None
+    kept, size = int(match[1]), int(match[2])
+    if not 0 < kept < size:
+        raise ValueError(
+            f"The structure {name!r} would keep {kept} of every {size} weights; it must be n:m "
+            "with 0 < n < m."
+        )
+    unit = f"one weight of {size} in a row along the input, of which {kept} are kept"
+    return Blocks(name, unit, dim=None, scope="layer", kept=kept, size=size)
 
 
 def unwrap(model: nn.Module) -> nn.Module:
@@ -116,8 +184,9 @@ def prunable(
     By default these are the trainable weights of convolutions, linear layers and attention
     (`weight`), or of convolutions alone (`filter`, `channel`; the latter without the first
     convolution, whose input is the data, and without grouped ones, whose slices are no input
-    channels). Norms, biases and frozen tensors never are. `include` replaces that default by the
-    names that match one of its shell-style patterns, embeddings among them; `exclude` takes away.
+    channels), or those that divide into blocks (`n:m`). Norms, biases and frozen tensors never are.
+    `include` replaces that default by the names that match one of its shell-style patterns,
+    embeddings among them; `exclude` takes away.
     """
     model = unwrap(model)
     _refuse_parametrized(model, structure, include, exclude)
@@ -132,6 +201,8 @@ def prunable(
         candidates -= _matching(model, exclude, "exclude")
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
+    if isinstance(structure, Blocks):
+        chosen = {n: p for n, p in chosen.items() if p.shape[1] % structure.size == 0}
     if not chosen:
         raise ValueError(
             f"The model has nothing to prune by {structure.name}: no trainable "
@@ -149,6 +220,8 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
         if structure.name == "channel":
             convs = [m for m in convs[1:] if m.groups == 1]
         return {id(m.weight) for m in convs}
+    if isinstance(structure, Blocks):  # the input of a transposed one is its first dimension
+        convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
     ids = {id(m.weight) for m in convs}
     ids |= {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Bilinear))}
     for module in model.modules():

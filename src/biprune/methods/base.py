@@ -13,11 +13,12 @@ from torch import Tensor, nn
 
 from biprune.checkpoint import State
 from biprune.checks import check_whole
+from biprune.groups import Groups
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
 from biprune.schedule import Shape
-from biprune.selection import Selector, check_enough, check_sparsity, expand, select_units
-from biprune.structure import Patterns, Structure, prunable
+from biprune.selection import Selector, check_reachable, check_sparsity, select_units
+from biprune.structure import Patterns, Structure, parameter_names, prunable
 from biprune.training import Recipe, train_
 
 
@@ -75,22 +76,24 @@ class Target:
 
     def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The prunable tensors of `model`."""
+        if isinstance(self.structure, Groups):
+            parameters = parameter_names(model)
+            return {name: parameters[name] for name in self.structure.tensors}
         return prunable(model, self.structure, include=self.include, exclude=self.exclude)
 
     def check(self, model: nn.Module) -> None:
         """Refuse what cannot be reached on `model`, before anything is trained."""
-        sizes = [self.structure.num_units(weight) for weight in self.weights(model).values()]
         check_sparsity(self.sparsity)
-        if not self.allow_empty:
-            check_enough(self.sparsity, sizes, self.structure)
+        sizes = self.structure.num_units(self.weights(model))
+        check_reachable(self.sparsity, sizes, self.structure, allow_empty=self.allow_empty)
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
         """Masks at the target sparsity, or at another on the way to it."""
         return self.selector()(scores, self.sparsity if sparsity is None else sparsity)
 
-    def selector(self) -> Selector:
-        """What selects again and again as a run goes on."""
-        return Selector(self.structure, self.allow_empty)
+    def selector(self, weights: Mapping[str, Tensor] | None = None) -> Selector:
+        """What selects again and again as a run goes on; given `weights`, by scores of units."""
+        return Selector(self.structure, self.allow_empty, weights)
 
     def select_units(
         self,
@@ -101,7 +104,7 @@ class Target:
         """The same from scores of units, for methods with a pooling of their own."""
         sparsity = self.sparsity if sparsity is None else sparsity
         kept = select_units(units, sparsity, self.structure, allow_empty=self.allow_empty)
-        return expand(kept, weights, self.structure)
+        return Masks(self.structure.expand(kept, weights), self.structure)
 
 
 @dataclass(frozen=True)

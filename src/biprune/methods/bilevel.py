@@ -5,6 +5,9 @@ With z = m * theta in the module's weights, one backward gives g = dl/dz, and (P
     d/dtheta = m * g                                    lower level, theta-step
     d/dm     = (theta - (1/gamma) * m * g) * g          upper level, m-step
 
+Scores are a weight's own, but for coupled groups: there each unit has one, moved by the sum of
+d/dm over what its gate multiplies (see `methods.gates`).
+
 The term m * g * g is not linear in g, so g must be complete when a step is called: after the
 all-reduce of data-parallel training, and with any loss scale removed.
 """
@@ -20,6 +23,7 @@ from torch import Tensor, nn
 from biprune.batches import device_of
 from biprune.checks import check_choice, check_positive
 from biprune.flat import side_by_side
+from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
 from biprune.seeding import drawing_generator
@@ -84,8 +88,13 @@ class BiLevelOptimizer:
         }
         target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
         weights = target.weights(model)
-        self.scores = side_by_side(initial_scores(weights, score_init, seed))
-        self._select = target.selector()
+        scores = initial_scores(weights, score_init, seed)
+        self._groups = target.structure if isinstance(target.structure, Groups) else None
+        if self._groups:
+            check_choice("implicit_mask", implicit_mask, ("binary",))
+            scores = self._groups.pool(scores)
+        self.scores = side_by_side(scores)
+        self._select = target.selector(weights if self._groups else None)
         self._lower_level = MaskedSGD(
             model,
             weights,
@@ -171,11 +180,15 @@ class BiLevelOptimizer:
         return {name: self.upper_gradient_(name, g, masked[name]) for name, g in gradients.items()}
 
     def _move_mask(self, gradients: Mapping[str, Tensor]) -> None:
+        if self._groups:
+            gradients = self._groups.add_up_gates(gradients)
         for name, gradient in gradients.items():
             self.scores[name].grad = gradient
         self.upper.step()
-        for name, score in self.scores.items():
-            score.grad = self._masked.weights[name].grad = None
+        for weight in self._masked.weights.values():
+            weight.grad = None
+        for score in self.scores.values():
+            score.grad = None
             if self.clamp_scores:
                 score.clamp_(0.0, 1.0)
         self._masked.masks = self._select(self.scores, self.sparsity)

@@ -24,7 +24,7 @@ Channels, and filters without a BatchNorm behind them, are ranked by L2 norm; th
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal, get_args
 
@@ -33,14 +33,23 @@ from torch import Tensor, nn
 
 from biprune.batches import Batch, device_of
 from biprune.checks import check_choice, check_rate, check_whole
+from biprune.groups import Groups
 from biprune.loop import Backward, Cost, Record, Setup, fit
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
 from biprune.methods.at_init import Scoring
-from biprune.methods.base import Outcome, Start, Target, TrainingMethod
-from biprune.methods.gates import convolutions, following_norms
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes
+from biprune.methods.gates import (
+    Gate,
+    Gates,
+    convolutions,
+    following_norms,
+    gated_list,
+    gated_parameters,
+    rows,
+)
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
-from biprune.structure import Structure
+from biprune.structure import Structure, norm_parameters
 from biprune.training import PlainSGD
 
 Distance = Literal["iou", "hamming"]
@@ -93,7 +102,7 @@ class EarlyBirdAlgorithm:
         method: EarlyBird,
         model: nn.Module,
         target: Target,
-        gammas: Mapping[str, nn.Parameter],
+        gammas: Gates,
     ) -> None:
         self._method = method
         self._model = model
@@ -124,7 +133,7 @@ class EarlyBirdAlgorithm:
 
         def penalised(batch: Batch, /) -> Tensor:
             loss = backward(batch)
-            for gamma in self._gammas.values():
+            for gamma in gated_list(self._gammas):
                 if gamma.grad is not None:
                     gamma.grad.add_(gamma.detach().sign(), alpha=self._method.penalty)
             return loss
@@ -180,17 +189,20 @@ class EarlyBirdAlgorithm:
     @torch.no_grad()
     def _draw(self) -> Masks:
         weights = self._target.weights(self._model)
-        units = {
-            name: self._gammas[name].abs()
-            if name in self._gammas
-            else self._target.structure.pool(weight.abs())
-            for name, weight in weights.items()
-        }
-        return self._target.select_units(weights, units)
+        pooled = self._target.structure.pool(magnitudes(weights))
+        gammas = {name: gates_size(gates) for name, gates in self._gammas.items()}
+        return self._target.select_units(weights, pooled | gammas)
 
 
-def find_gammas(scoring: Scoring, structure: Structure) -> dict[str, nn.Parameter]:
-    """The norm weights that rank filters, by the convolution before; one forward pass."""
+def find_gammas(scoring: Scoring, structure: Structure) -> Gates:
+    """The norm weights that rank filters or groups, by what they stand behind.
+
+    One forward pass for filters.
+    """
+    if isinstance(structure, Groups):
+        gammas = group_gammas(scoring, structure)
+        _check_comparable(gammas, structure.num_units({}).keys(), structure)
+        return gammas
     if structure.name != "filter":
         return {}
     setup = scoring.setup
@@ -200,15 +212,40 @@ def find_gammas(scoring: Scoring, structure: Structure) -> dict[str, nn.Paramete
         norms = following_norms(scoring.model, lambda: scoring.loss(batch))
     behind = {n: norms.get(c) for n, c in convolutions(scoring.model, scoring.weights).items()}
     weights = {name: getattr(norm, "weight", None) for name, norm in behind.items()}
-    gammas = {name: w for name, w in weights.items() if isinstance(w, nn.Parameter)}
-    without = sorted(weights.keys() - gammas.keys())
+    gammas = {n: [Gate(w, rows(n, w))] for n, w in weights.items() if isinstance(w, nn.Parameter)}
+    _check_comparable(gammas, weights.keys(), structure)
+    return gammas
+
+
+def group_gammas(scoring: Scoring, structure: Groups) -> Gates:
+    """The weights of norms among the gates of each group; groups without any are left out."""
+    norms = {id(p) for p in norm_parameters(scoring.model)}
+    gates = gated_parameters(scoring.model, scoring.weights, structure, lambda: None)
+    gammas = {
+        name: [g for g in held if id(g.parameter) in norms and _is_weight(g)]
+        for name, held in gates.items()
+    }
+    return {name: held for name, held in gammas.items() if held}
+
+
+def _is_weight(gate: Gate) -> bool:
+    return gate.part is not None and gate.part.tensor.endswith("weight")
+
+
+def gates_size(gates: Sequence[Gate]) -> Tensor:
+    """The mean of |gamma| over the norms of each unit."""
+    sizes = [g.part.of(g.parameter.abs()).mean(dim=1) for g in gates if g.part is not None]
+    return torch.stack(sizes).mean(dim=0)
+
+
+def _check_comparable(gammas: Gates, names: Collection[str], structure: Structure) -> None:
+    without = sorted(set(names) - gammas.keys())
     if gammas and without and structure.scope == "global":
         raise ValueError(
             "EarlyBird ranks filters by the BatchNorm behind them, which does not compare with the "
             f"norms of filters that have none: {', '.join(without)}. Leave them out with "
             '`exclude`, or rank in each layer (scope="layer").'
         )
-    return gammas
 
 
 def farthest(masks: Masks, others: Sequence[Masks], distance: Distance) -> float:

@@ -10,6 +10,7 @@ whatever the data (scale invariance). For a filter without a norm they are its w
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -17,9 +18,31 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from biprune.evaluation import evaluation_mode
+from biprune.groups import Groups, Slice
 from biprune.structure import Structure, unwrap
 
-Gates = dict[str, list[nn.Parameter]]
+
+class Gate(NamedTuple):
+    """A parameter that the gates of some units multiply, and where; None: as the structure says."""
+
+    parameter: nn.Parameter
+    part: Slice | None = None
+
+    def add_up(self, products: Tensor, structure: Structure) -> Tensor:
+        """Products shaped like the parameter, summed over each unit."""
+        if self.part is None:
+            return structure.add_up({"": products})[""]
+        return self.part.of(products).sum(dim=1)
+
+    def spread(self, units: Tensor, structure: Structure) -> Tensor:
+        """The value of its unit for each entry of the parameter; broadcasts to its shape."""
+        shape = self.parameter.shape
+        if self.part is None:
+            return structure.expand_one(units, shape)
+        return self.part.spread(units, shape)
+
+
+Gates = dict[str, list[Gate]]
 
 
 def gated_parameters(
@@ -28,20 +51,24 @@ def gated_parameters(
     structure: Structure,
     forward: Callable[[], object],
 ) -> Gates:
-    """For each prunable tensor the parameters that its units' gates multiply.
+    """For each prunable tensor, or coupled group, what its units' gates multiply.
 
     For filters one call of `forward`, which must run `model`, finds the norms; their parameters
     are made trainable, so `model` must be a copy.
     """
+    if isinstance(structure, Groups):
+        groups = structure.groups
+        return {g.name: [Gate(weights[part.tensor], part) for part in g.gates] for g in groups}
     if structure.name != "filter":
-        return {name: [weight] for name, weight in weights.items()}
+        return {name: [Gate(weight)] for name, weight in weights.items()}
     owners = convolutions(model, weights)
     norms = following_norms(model, forward)
     gates: Gates = {}
     for name, conv in owners.items():
         holder = norms.get(conv, conv)
-        gates[name] = [p for p in (holder.weight, holder.bias) if isinstance(p, nn.Parameter)]
-        for parameter in gates[name]:
+        held = [p for p in (holder.weight, holder.bias) if isinstance(p, nn.Parameter)]
+        gates[name] = [Gate(p, rows(name, p)) for p in held]
+        for parameter in held:
             parameter.requires_grad_()
         if not gates[name]:
             raise ValueError(
@@ -50,6 +77,11 @@ def gated_parameters(
                 "or prune by channel."
             )
     return gates
+
+
+def rows(name: str, parameter: nn.Parameter) -> Slice:
+    """Unit i is row i."""
+    return Slice(name, 0, torch.arange(len(parameter))[:, None], "filter")
 
 
 def convolutions(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Module]:
@@ -91,24 +123,15 @@ def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.
 def gate_scores(
     gates: Gates, gradients: Mapping[nn.Parameter, Tensor], structure: Structure
 ) -> dict[str, Tensor]:
-    """Sum of theta * gradient over each unit's gated parameters; flat, one value a unit."""
+    """Sum of theta * gradient over what each unit's gate multiplies; flat, one value a unit."""
     return {
         name: torch.stack(
-            [sum_over_units(p.detach() * gradients[p], structure) for p in parameters]
+            [g.add_up(g.parameter.detach() * gradients[g.parameter], structure) for g in parts]
         ).sum(dim=0)
-        for name, parameters in gates.items()
+        for name, parts in gates.items()
     }
 
 
 def gated_list(gates: Gates) -> list[nn.Parameter]:
     """Every gated parameter once."""
-    return list(dict.fromkeys(p for parameters in gates.values() for p in parameters))
-
-
-def sum_over_units(products: Tensor, structure: Structure) -> Tensor:
-    """Add up a product shaped like a weight, or like a norm or bias, over each unit; flat."""
-    if structure.dim is None:
-        return products.flatten()
-    if products.ndim == 1:  # a norm's or a bias's: one entry a filter
-        return products
-    return products.movedim(structure.dim, 0).flatten(1).sum(dim=1)
+    return list(dict.fromkeys(gate.parameter for parts in gates.values() for gate in parts))

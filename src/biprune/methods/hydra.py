@@ -93,8 +93,10 @@ class HydraAlgorithm:
         self.scores = side_by_side(scores)
         self._selector = target.selector()
         self.masked = Masked(weights, self._select())
+        masked = {id(weight) for weight in weights.values()}  # of groups, norms among them
+        norms = [p for p in norm_parameters(start.model) if id(p) not in masked]
         self._optimizer = make_sgd(
-            [*self.scores.values(), *norm_parameters(start.model)],
+            [*self.scores.values(), *norms],
             device_of(start.model),
             lr=method.score_lr,
             momentum=method.momentum,

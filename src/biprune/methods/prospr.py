@@ -65,10 +65,9 @@ class ProsPr(AtInit):
         draws = [scoring.batches(self.samples, stream) for _ in range(self.inner_steps + 1)]
         gates = scoring.gates(target.structure, draws[0][0])
         loss_of = LossOf(scoring)
-        units = {
-            name: weight.new_ones(target.structure.num_units(weight), requires_grad=True)
-            for name, weight in scoring.weights.items()
-        }
+        like = next(iter(scoring.weights.values()))
+        counts = target.structure.num_units(scoring.weights)
+        units = {name: like.new_ones(count, requires_grad=True) for name, count in counts.items()}
         final = self._train(loss_of, loss_of.gated(gates, units, target.structure), draws[:-1])
         loss = loss_of(draws[-1], final)
         if not self.first_order:
@@ -119,10 +118,9 @@ class LossOf:
         names = {id(p): name for name, p in self.own.items()}
         parameters: dict[str, Tensor] = dict(self.own)
         for unit, held in gates.items():
-            for p in held:
-                of_filter = structure.dim is not None and p.ndim == 1  # a norm's, or a bias
-                gate = units[unit] if of_filter else structure.expand(units[unit], p.shape)
-                parameters[names[id(p)]] = gate * p
+            for gate in held:
+                name = names[id(gate.parameter)]
+                parameters[name] = gate.spread(units[unit], structure) * parameters[name]
         return parameters
 
 

@@ -50,7 +50,7 @@ class Random(AtInit):
         """Uniform in [0, 1), with 1 added to as many units of a layer as `like` keeps there."""
         device = device_of(scoring.model)
         generator = drawing_generator(scoring.setup.seed, device)
-        sizes = {n: target.structure.num_units(weight) for n, weight in scoring.weights.items()}
+        sizes = target.structure.num_units(scoring.weights)
         scores = {n: torch.rand(k, generator=generator, device=device) for n, k in sizes.items()}
         if self.like is not None:
             _check_same_units(self.like, sizes, target.sparsity)

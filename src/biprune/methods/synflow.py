@@ -27,7 +27,6 @@ from biprune.checks import check_whole
 from biprune.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
-from biprune.methods.gates import sum_over_units
 
 
 @dataclass(frozen=True)
@@ -55,8 +54,8 @@ class SynFlow(AtInit):
             masks = target.select_units(scoring.weights, scores, 1 - kept)
             apply_masks_(model, masks)
             scores = synaptic_flow(scoring, ones, target)
-            for name, score in scores.items():  # pruned stays pruned
-                score[~target.structure.kept_units(masks[name])] = -torch.inf
+            for name, kept_units in target.structure.kept_units(masks).items():
+                scores[name][~kept_units] = -torch.inf  # pruned stays pruned
         return scores
 
 
@@ -72,8 +71,7 @@ def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, T
     weights = list(scoring.weights.values())
     gradients = scoring.gradients(output.sum(), weights)
     products = [(w.detach() * g).abs() for w, g in zip(weights, gradients, strict=True)]
-    units = [sum_over_units(product, target.structure) for product in products]
-    return dict(zip(scoring.weights, units, strict=True))
+    return target.structure.add_up(dict(zip(scoring.weights, products, strict=True)))
 
 
 @torch.no_grad()

@@ -1,0 +1,127 @@
+"""How many units each coupled group keeps, so that the model costs no more than it may.
+
+A parameter of shape d1 x d2 x ... costs c * (k1 / d1) * (k2 / d2) * ... when k of each dimension
+are kept: c is its number of entries, or the multiply-adds that it takes part in. Removing a unit
+makes its neighbours cheaper too, so units have no price of their own, and counts are searched.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Mapping, Sequence
+from functools import lru_cache
+from math import prod
+
+import torch
+from torch import Tensor
+
+from biprune.groups import Groups
+from biprune.shares import share_out
+
+Counts = list[int]
+
+
+class CostModel:
+    """What the model costs, in the measure of its structure, by the kept units of each group."""
+
+    def __init__(self, structure: Groups) -> None:
+        self._measure = structure.measure
+        self._sizes = [group.size for group in structure.groups]
+        dims: dict[str, dict[int, list[tuple[int, int]]]] = defaultdict(lambda: defaultdict(list))
+        for index, group in enumerate(structure.groups):
+            for part in group.slices:
+                dims[part.tensor][part.dim].append((index, part.places.shape[1]))
+        self._fixed = 0
+        self._tensors: list[tuple[float, list[tuple[int, list[tuple[int, int]]]]]] = []
+        for name, shape in structure.shapes.items():
+            cost = prod(shape) if self._measure == "params" else structure.macs.get(name, 0)
+            if name not in dims:
+                self._fixed += cost
+            elif cost:
+                held = [(shape[dim], groups) for dim, groups in dims[name].items()]
+                self._tensors.append((cost, held))
+
+    def __call__(self, counts: Sequence[int]) -> float:
+        """The cost when group i keeps counts[i] units."""
+        if self._measure == "units":
+            return sum(counts)
+        removed = [size - count for size, count in zip(self._sizes, counts, strict=True)]
+        total = float(self._fixed)
+        for cost, dims in self._tensors:
+            for length, groups in dims:
+                cost *= 1 - sum(each * removed[index] for index, each in groups) / length
+            total += cost
+        return total
+
+    @property
+    def dense(self) -> float:
+        """The cost of the whole model."""
+        return self(self._sizes)
+
+
+def smallest_counts(structure: Groups, *, allow_empty: bool) -> Counts:
+    """The fewest units that each group may keep."""
+    fewest = 0 if allow_empty else structure.round_to
+    return [min(group.size, fewest) for group in structure.groups]
+
+
+def counts_within(
+    units: Mapping[str, Tensor], sparsity: float, structure: Groups, *, allow_empty: bool
+) -> Counts:
+    """The most units of each group, in the order of the scope, that (1 - sparsity) can pay for.
+
+    In the scope "layer" they depend on nothing but the structure and are remembered.
+    """
+    if structure.scope == "layer":
+        return list(_even_counts(structure, sparsity, allow_empty))
+    flat = torch.cat(list(units.values()))
+    sizes = [group.size for group in structure.groups]
+    best_first = flat.clone()
+    if not allow_empty:
+        for part in best_first.split(sizes):
+            part[part.topk(min(structure.round_to, len(part))).indices] = torch.inf
+    ranked = best_first.argsort(descending=True, stable=True)
+    owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[ranked.cpu()]
+
+    def leading(total: int) -> Counts:
+        return torch.bincount(owners[:total], minlength=len(sizes)).tolist()
+
+    return _fitted(leading, sparsity, structure, allow_empty)
+
+
+@lru_cache(maxsize=64)
+def _even_counts(structure: Groups, sparsity: float, allow_empty: bool) -> tuple[int, ...]:
+    sizes = [group.size for group in structure.groups]
+
+    def even(total: int) -> Counts:
+        return share_out(total, sizes, at_least=0 if allow_empty else 1)
+
+    return tuple(_fitted(even, sparsity, structure, allow_empty))
+
+
+def _fitted(
+    counts_of: Callable[[int], Counts], sparsity: float, structure: Groups, allow_empty: bool
+) -> Counts:
+    """The most of `counts_of(total)`, rounded, that fits; then whatever single step still does."""
+    cost, sizes = CostModel(structure), [group.size for group in structure.groups]
+    fewest = smallest_counts(structure, allow_empty=allow_empty)
+    limit = (1 - sparsity) * cost.dense * (1 + 1e-9)  # so that the whole is within the whole
+
+    def rounded(total: int) -> Counts:
+        steps = [round(count / structure.round_to) for count in counts_of(total)]
+        pairs = zip(steps, sizes, fewest, strict=True)
+        return [max(low, min(step * structure.round_to, size)) for step, size, low in pairs]
+
+    first = 0 if allow_empty else len(sizes)
+    totals = range(first, sum(sizes) + 1)
+    fitting = bisect_right(totals, limit, key=lambda total: cost(rounded(total)))
+    counts = rounded(totals[fitting - 1]) if fitting else fewest
+    for index in sorted(range(len(sizes)), key=lambda i: counts[i] / sizes[i]):
+        while counts[index] < sizes[index]:
+            more = min(counts[index] + structure.round_to, sizes[index])
+            trial = [*counts[:index], more, *counts[index + 1 :]]
+            if cost(trial) > limit:
+                break
+            counts = trial
+    return counts
