@@ -317,7 +317,7 @@ def test_demo(run: Run, tmp_path: Path) -> None:
         ("--sparsity 0.9 --scope row", "Invalid value for '--scope'"),
         ("--sparsity 0.9 --epochs 0", "`epochs` must be at least 1, got 0."),
         ("--sparsity much", "Invalid value for '--sparsity'"),
-        ("", "Missing option '--sparsity'. See `biprune prune --help`."),
+        ("", "Say how much to prune: `sparsity`, in [0, 1)."),
     ],
 )
 def test_prune_mistakes_are_told_before_any_work(

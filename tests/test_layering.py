@@ -28,7 +28,7 @@ LAYERS = [
     ["training"],
     ["methods"],
     ["deploy"],
-    ["ticket"],
+    ["ticket", "request"],
     ["optimizer", "pruning"],
     ["experiments"],
     ["report"],

@@ -178,6 +178,18 @@ def test_grouped_and_depthwise_convolutions(
     assert ("layers.3.weight" in ticket.masks) == (structure != "channel")
 
 
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+def test_blocks_keep_n_of_every_m(method: type[Method], data: list) -> None:
+    ticket = biprune.prune(build(Net), data, method().scaled(EPOCHS), structure="2:5")
+    assert ticket.left_out == {"stem.weight": "its 2 inputs do not divide by 5"}
+    assert ticket.sparsity == pytest.approx(0.6)
+    assert list(ticket.masks) == ["body.weight", "head.weight"]
+    for name, mask in ticket.masks.items():
+        rows = mask.flatten(1).view(-1, 5)
+        assert (rows.sum(dim=1) == 2).all()
+        assert not ticket.model.get_parameter(name)[~mask].any()
+
+
 @methods
 def test_a_structure_without_units_is_refused(method: type[Method], data: list) -> None:
     flat = nn.Sequential(nn.Flatten(), nn.Linear(18, 3))

@@ -4,6 +4,7 @@ import itertools
 
 import pytest
 import torch
+
 from biprune.sgd import make_sgd
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

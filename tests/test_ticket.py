@@ -127,7 +127,7 @@ def test_damage_is_found_before_anything_is_built(ticket: biprune.Ticket, tmp_pa
     broken(METADATA_FILE, b"\xff\xfe", "cannot be read as JSON")
     broken(METADATA_FILE, b"[]", "was not written by biprune")
     broken(METADATA_FILE, b'{"format": "other"}', "was not written by biprune")
-    broken(METADATA_FILE, changed(version=99), "has version 99; this biprune reads version 2")
+    broken(METADATA_FILE, changed(version=99), "has version 99; this biprune reads version 3")
     broken(METADATA_FILE, changed(format="biprune dense"), "holds a biprune dense, not a biprune t")
     broken(METADATA_FILE, changed(structure="row"), "Unknown structure 'row'")
     broken(METADATA_FILE, changed(model="resnet20"), "is damaged: 'model' in biprune.json is")

@@ -10,16 +10,19 @@ from __future__ import annotations
 from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import lru_cache
 from math import prod
 
 import torch
 from torch import Tensor
 
-from biprune.groups import Groups
+from biprune.groups import Groups, Measure
 from biprune.shares import share_out
 
 Counts = list[int]
+Dimension = tuple[int, list[tuple[int, int]]]  # its length; group and entries of a unit in it
+MEASURES: tuple[Measure, ...] = ("units", "macs", "params")
 
 
 class CostModel:
@@ -32,32 +35,50 @@ class CostModel:
         for index, group in enumerate(structure.groups):
             for part in group.slices:
                 dims[part.tensor][part.dim].append((index, part.places.shape[1]))
-        self._fixed = 0
-        self._tensors: list[tuple[float, list[tuple[int, list[tuple[int, int]]]]]] = []
+        self._tensors: dict[str, tuple[float, list[Dimension]]] = {}
+        self._fixed = 0.0
         for name, shape in structure.shapes.items():
             cost = prod(shape) if self._measure == "params" else structure.macs.get(name, 0)
-            if name not in dims:
+            held = [(shape[dim], groups) for dim, groups in dims[name].items()]
+            if held and cost:
+                self._tensors[name] = cost, held
+            else:
                 self._fixed += cost
-            elif cost:
-                held = [(shape[dim], groups) for dim, groups in dims[name].items()]
-                self._tensors.append((cost, held))
 
     def __call__(self, counts: Sequence[int]) -> float:
         """The cost when group i keeps counts[i] units."""
         if self._measure == "units":
             return sum(counts)
+        return self._fixed + sum(self.by_tensor(counts).values())
+
+    def by_tensor(self, counts: Sequence[int]) -> dict[str, float]:
+        """The same of each parameter that holds units."""
         removed = [size - count for size, count in zip(self._sizes, counts, strict=True)]
-        total = float(self._fixed)
-        for cost, dims in self._tensors:
+        found = {}
+        for name, (cost, dims) in self._tensors.items():
             for length, groups in dims:
                 cost *= 1 - sum(each * removed[index] for index, each in groups) / length
-            total += cost
-        return total
+            found[name] = cost
+        return found
 
     @property
     def dense(self) -> float:
         """The cost of the whole model."""
         return self(self._sizes)
+
+
+def kept_fractions(structure: Groups, counts: Sequence[int]) -> dict[Measure, float]:
+    """What is kept of the units, multiply-adds and parameters, as fractions of the whole model."""
+    found: dict[Measure, float] = {}
+    for measure in MEASURES:
+        cost = CostModel(replace(structure, measure=measure))
+        found[measure] = cost(counts) / cost.dense
+    return found
+
+
+def kept_macs(structure: Groups, counts: Sequence[int]) -> dict[str, float]:
+    """Multiply-adds that are left in each weight that holds units."""
+    return CostModel(replace(structure, measure="macs")).by_tensor(counts)
 
 
 def smallest_counts(structure: Groups, *, allow_empty: bool) -> Counts:

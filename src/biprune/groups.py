@@ -120,6 +120,12 @@ class Groups(Structure):
     measure: Measure = "units"
     round_to: int = 1
 
+    def __eq__(self, other: object) -> bool:
+        return self is other  # the fields of `Structure` do not tell two models' groups apart
+
+    def __hash__(self) -> int:
+        return id(self)
+
     @property
     def tensors(self) -> list[str]:
         """The parameters that hold units, in model order."""

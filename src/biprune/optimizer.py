@@ -2,9 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from typing import Any
+
+from torch import Tensor, nn
+
 from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.structure import unwrap
+from biprune.request import Request
+from biprune.structure import Patterns, Scope, unwrap
 from biprune.ticket import Ticket, check_masks
 
 
@@ -21,8 +27,31 @@ class BiPOptimizer(BiLevelOptimizer):
     >>> opt.masks.kept, int(torch.count_nonzero(model.weight))
     (8, 8)
 
-    `opt.lower` and `opt.upper` are `torch.optim` optimizers, so schedulers attach to them.
+    `opt.lower` and `opt.upper` are `torch.optim` optimizers, so schedulers attach to them. For
+    structure "group" give `example_input`, with which the groups are found; `budget` and `round_to`
+    are as in `prune`.
     """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        sparsity: float | None = None,
+        structure: str = "weight",
+        *,
+        scope: Scope | None = None,
+        budget: Mapping[str, float] | None = None,
+        round_to: int = 1,
+        include: Patterns = None,
+        exclude: Patterns = None,
+        allow_empty: bool = False,
+        example_input: Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        chosen = {"include": include, "exclude": exclude, "allow_empty": allow_empty}
+        request = Request(sparsity, structure, scope, budget, round_to, **chosen)
+        target, self.left_out = request.target(model, example_input)
+        self.input_shape = None if example_input is None else list(example_input.shape[1:])
+        super().__init__(model, target.sparsity, target.structure, **chosen, **settings)
 
     def ticket(self) -> Ticket:
         """End the run: the module as it is, with its masks. Accuracy and cost are the caller's."""
@@ -37,4 +66,6 @@ class BiPOptimizer(BiLevelOptimizer):
             settings=self.settings,
             sparsity=self.sparsity,
             seed=self.seed,
+            input_shape=self.input_shape,
+            left_out=self.left_out,
         )

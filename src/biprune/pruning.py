@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from torch import nn
+from torch import Tensor, nn
 
 from biprune.batches import Batch, Loss
 from biprune.data import Dataset
 from biprune.loop import Event
-from biprune.masks import Masks
 from biprune.methods import Method, get_method
-from biprune.methods.base import Outcome, Start, Target
-from biprune.selection import check_sparsity, num_kept
-from biprune.structure import Patterns, Scope, get_structure
+from biprune.methods.base import Outcome, Start
+from biprune.request import Request, example_of
+from biprune.selection import check_kept
+from biprune.structure import Patterns, Scope
 from biprune.ticket import Ticket, check_masks
 from biprune.training import Evaluate, TrainResult, copy_model, make_setup, measured
 
@@ -25,9 +24,11 @@ def prune(
     data: Dataset | Iterable[Batch],
     method: str | Method = "bip",
     *,
-    sparsity: float,
+    sparsity: float | None = None,
     structure: str = "weight",
     scope: Scope | None = None,
+    budget: Mapping[str, float] | None = None,
+    round_to: int = 1,
     epochs: int | None = None,
     seed: int = 0,
     include: Patterns = None,
@@ -41,16 +42,21 @@ def prune(
     compile: bool = False,
     checkpoint: Path | str | None = None,
     progress: Callable[[Event], None] | None = None,
+    example_input: Tensor | None = None,
     **settings: object,
 ) -> Ticket:
     """Prune a copy of `model` to exactly `sparsity`; the input is not changed.
 
     `model` is a `TrainResult`, whose earlier states methods may rewind to, or any module. `method`
     is a name, with its settings as keywords, or an object such as `BiP(gamma=0.5)`; `epochs` scales
-    whatever it counts in epochs, but for what the settings fix. `structure` is "weight", "filter"
-    or "channel"; `scope` ranks its units over the whole model ("global") or prunes the same
-    fraction of every layer ("layer"). `include` and `exclude` are shell-style patterns of parameter
-    names. Every layer keeps at least one unit unless `allow_empty`. The rest is as in `train`.
+    whatever it counts in epochs, but for what the settings fix. `structure` is "weight", "filter",
+    "channel", "group" (coupled filters, all of which `Ticket.shrink` can remove) or n:m such as
+    "2:4", which takes no `sparsity`; `scope` ranks its units over the whole model ("global") or
+    prunes the same fraction of every layer ("layer"). Groups take a `budget` in place of
+    `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
+    `round_to` units; they are found by running `example_input`, by default two samples of the data.
+    `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
+    one unit unless `allow_empty`. The rest is as in `train`.
 
     >>> import biprune
     >>> data = biprune.load_data("digits", seed=0)
@@ -59,7 +65,7 @@ def prune(
     >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
     True
     """
-    check_sparsity(sparsity)
+    request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
     chosen = get_method(method, settings, epochs)
     setup = make_setup(
         data,
@@ -71,13 +77,14 @@ def prune(
         checkpoint=checkpoint,
         progress=progress,
     )
-    target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
     start = _start(model, channels_last)
-    target.check(start.model)
+    if example_input is None and (structure == "group" or isinstance(data, Dataset)):
+        example_input = example_of(data, start.model)
+    target, left_out = request.target(start.model, example_input)
     outcome = chosen.run(start, setup, target)
     for passed in [*outcome.rounds, outcome]:
-        asked = sparsity if passed.sparsity is None else passed.sparsity
-        _check_count(passed.masks, replace(target, sparsity=asked))
+        asked = target.sparsity if passed.sparsity is None else passed.sparsity
+        check_kept(passed.masks, asked, allow_empty=allow_empty)
 
     def measure(outcome: Outcome) -> Ticket:
         outcome.model.zero_grad(set_to_none=True)
@@ -91,9 +98,11 @@ def prune(
             history=outcome.history,
             method=chosen.name,
             settings=chosen.settings,
-            sparsity=sparsity if outcome.sparsity is None else outcome.sparsity,
+            sparsity=target.sparsity if outcome.sparsity is None else outcome.sparsity,
             seed=seed,
             data=setup.data,
+            input_shape=None if example_input is None else list(example_input.shape[1:]),
+            left_out=left_out,
             chosen={"include": include, "exclude": exclude, "allow_empty": allow_empty},
             dense_accuracy=model.accuracy if isinstance(model, TrainResult) else None,
             rounds=[measure(earlier) for earlier in outcome.rounds],
@@ -112,15 +121,3 @@ def _start(model: nn.Module | TrainResult, channels_last: bool | None) -> Start:
             f"{type(model).__name__}."
         )
     return Start(copy_model(model, channels_last=channels_last))
-
-
-def _check_count(masks: Masks, target: Target) -> None:
-    """A method that misses the count has a bug; say so before anyone measures it."""
-    layers = masks.per_layer()
-    kept = sum(count.kept for count in layers.values())
-    wanted = num_kept(target.sparsity, sum(count.total for count in layers.values()))
-    if kept != wanted:
-        raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
-    empty = [name for name, count in layers.items() if count.kept == 0]
-    if empty and not target.allow_empty:
-        raise RuntimeError(f"The method emptied the layers {', '.join(empty)}.")

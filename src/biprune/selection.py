@@ -56,6 +56,29 @@ def check_reachable(
         )
 
 
+def check_kept(masks: Masks, sparsity: float, *, allow_empty: bool) -> None:
+    """A method that misses what was asked for has a bug; say so before anyone measures it."""
+    structure, layers = masks.structure, masks.per_layer()
+    counts = [count.kept for count in layers.values()]
+    kept, total = sum(counts), sum(count.total for count in layers.values())
+    if is_budgeted(structure):
+        cost = CostModel(structure)
+        if cost(counts) > (1 - sparsity) * cost.dense * (1 + 1e-6):
+            raise RuntimeError(f"More than {1 - sparsity:g} of the {structure.measure} were kept.")
+    elif kept != (wanted := num_wanted(sparsity, total, structure)):
+        raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
+    empty = [name for name, count in layers.items() if count.kept == 0]
+    if empty and not allow_empty:
+        raise RuntimeError(f"The method emptied the layers {', '.join(empty)}.")
+
+
+def num_wanted(sparsity: float, total: int, structure: Structure) -> int:
+    """Units that stay of `total`; of blocks each keeps the same, so that the total follows."""
+    if isinstance(structure, Blocks):
+        return total // structure.size * num_kept(sparsity, structure.size)
+    return num_kept(sparsity, total)
+
+
 def is_budgeted(structure: Structure) -> TypeGuard[Groups]:
     """Whether counts of units follow from what they cost, or from rounding them."""
     if not isinstance(structure, Groups):
@@ -173,7 +196,7 @@ def select_units(
     """
     check_sparsity(sparsity)
     if isinstance(structure, Blocks):
-        kept = round((1 - sparsity) * structure.size)
+        kept = num_kept(sparsity, structure.size)
         return {name: _best_of_blocks(score, kept, structure.size) for name, score in units.items()}
     named = {name: score.numel() for name, score in units.items()}
     check_reachable(sparsity, named, structure, allow_empty=allow_empty)

@@ -118,7 +118,11 @@ STRUCTURES = {
     "filter": Structure("filter", "an output filter of a convolution", dim=0, scope="layer"),
     "channel": Structure("channel", "an input channel of a convolution", dim=1, scope="layer"),
 }
-NAMES = (*STRUCTURES, "group", "n:m (2:4 and the like)")
+UNITS = {
+    **{name: structure.unit for name, structure in STRUCTURES.items()},
+    "group": "filters of several layers that can only be removed together",
+    "n:m": "one weight of m in a row along the input, of which n are kept, such as 2:4",
+}
 
 
 def get_structure(structure: str | Structure, scope: Scope | None = None) -> Structure:
@@ -131,13 +135,21 @@ def get_structure(structure: str | Structure, scope: Scope | None = None) -> Str
     return replace(structure, scope=scope)
 
 
+def check_structure(name: str, scope: Scope | None = None) -> None:
+    """Refuse a name that is no structure; "group" is one, but known only with a model."""
+    if name != "group":
+        get_structure(name, scope)
+    elif scope is not None:
+        check_choice("scope", scope, get_args(Scope))
+
+
 def _by_name(name: str) -> Structure:
     if name == "group":
         raise ValueError(
             "The structure 'group' depends on the model: prune() and BiPOptimizer find its groups."
         )
     if name not in STRUCTURES:
-        raise ValueError(f"Unknown structure {name!r}. Structures: {', '.join(NAMES)}.")
+        raise ValueError(f"Unknown structure {name!r}. Structures: {', '.join(UNITS)}.")
     return STRUCTURES[name]
 
 
@@ -196,9 +208,9 @@ def prunable(
         if structure.dim is None:
             candidates = {id(p) for p in parameters.values() if p.ndim >= 2}
             candidates -= {id(p) for p in norm_parameters(model)}
-        candidates &= _matching(model, include, "include")
+        candidates &= matching(model, include, "include")
     if exclude is not None:
-        candidates -= _matching(model, exclude, "exclude")
+        candidates -= matching(model, exclude, "exclude")
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
     if isinstance(structure, Blocks):
@@ -246,7 +258,7 @@ def _matches(name: str, pattern: str) -> bool:
     return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
 
 
-def _matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
+def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
     """Ids of the parameters one of whose names matches a pattern; each must match something."""
     named = [
         (name.replace("_orig_mod.", ""), parameter)

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from biprune.checkpoint import State
+from biprune.batches import device_of
 from biprune.deploy.artifact import (
     check_fields,
     read_artifact,
@@ -19,12 +19,15 @@ from biprune.deploy.artifact import (
     saved_cost,
     write_artifact,
 )
+from biprune.deploy.semi_structured import to_semi_structured
 from biprune.deploy.sparse import pack, unpack_masks, unpack_state
+from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
 
 ROUND = "round-"
+Part = TypeVar("Part")
 TICKET_FIELDS = {
     "model": (dict, NoneType),
     "layers": dict,
@@ -41,6 +44,9 @@ TICKET_FIELDS = {
     "data": (dict, NoneType),
     "history": list,
     "num_rounds": int,
+    "input_shape": (list, NoneType),
+    "left_out": dict,
+    "groups": (dict, NoneType),
 }
 
 
@@ -51,8 +57,9 @@ class Ticket:
     `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
     on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
     `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
-    offered to it (`include`, `exclude`, `allow_empty`). `rounds` are the tickets that an iterative
-    method passed on its way to this one.
+    offered to it (`include`, `exclude`, `allow_empty`); `left_out` are layers that could not be
+    pruned by the structure, with the reason. `input_shape` is that of one sample, if known.
+    `rounds` are the tickets that an iterative method passed on its way to this one.
     """
 
     model: nn.Module
@@ -67,7 +74,60 @@ class Ticket:
     data: dict[str, Any] | None = field(default=None, repr=False)
     chosen: dict[str, Any] = field(default_factory=dict, repr=False)
     dense_accuracy: float | None = None
+    input_shape: list[int] | None = field(default=None, repr=False)
+    left_out: dict[str, str] = field(default_factory=dict, repr=False)
     rounds: list[Ticket] = field(default_factory=list, repr=False)
+
+    def example_input(self, batch: int = 1) -> Tensor:
+        """A batch of normal draws, the same each time, of the shape that the model takes."""
+        if self.input_shape is None:
+            raise ValueError(
+                "The ticket does not know what its model takes: pass `example_input`, a tensor."
+            )
+        generator = torch.Generator().manual_seed(self.seed)
+        inputs = torch.randn(batch, *self.input_shape, generator=generator)
+        return inputs.to(device_of(self.model))
+
+    def shrink(self, example_input: Tensor | None = None) -> nn.Module:
+        """A physically smaller module that gives the same outputs, with its `certificate`.
+
+        All units of structure "group" are removed; of others what can go without changing the
+        function, and `certificate` says how much. A ValueError names the layer if outputs differ.
+        """
+        from biprune.deploy.coupling import Coupling, find_groups
+        from biprune.deploy.shrink import shrink
+
+        inputs = self.example_input(2) if example_input is None else example_input
+        structure, model = self.masks.structure, unwrap(self.model)
+        is_grouped = isinstance(structure, Groups)
+        found = Coupling(structure.groups, {}) if is_grouped else find_groups(model, inputs)
+        return shrink(model, found, inputs)
+
+    def to_semi_structured(self) -> nn.Module:
+        """The model of a 2:4 ticket with the weights that GPUs multiply compressed.
+
+        On an NVIDIA GPU of compute capability 8.0 or more; elsewhere a ValueError says so.
+        """
+        return to_semi_structured(self.model, self.masks)
+
+    def export(
+        self,
+        path: Path | str,
+        *,
+        example_input: Tensor | None = None,
+        shrink: bool | None = None,
+    ) -> Path:
+        """Write the model as ONNX and check it in onnxruntime (extra `onnx`).
+
+        The small model if `shrink`, which is so by default for structure "group".
+        """
+        from biprune.deploy.onnx import export_onnx
+
+        inputs = self.example_input(2) if example_input is None else example_input
+        if shrink is None:
+            shrink = isinstance(self.masks.structure, Groups)
+        export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
+        return Path(path)
 
     def save(self, folder: Path | str) -> Path:
         """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders.
@@ -76,11 +136,12 @@ class Ticket:
         """
         for number, earlier in enumerate(self.rounds, start=1):
             earlier.save(Path(folder) / f"{ROUND}{number}")
+        structure = self.masks.structure
         metadata = {
             "model": getattr(self.model, "created_by", None),
             "layers": {name: list(mask.shape) for name, mask in self.masks.items()},
-            "structure": self.masks.structure.name,
-            "scope": self.masks.structure.scope,
+            "structure": structure.name,
+            "scope": structure.scope,
             "method": self.method,
             "settings": self.settings,
             "sparsity": self.sparsity,
@@ -92,6 +153,9 @@ class Ticket:
             "data": self.data,
             "history": self.history,
             "num_rounds": len(self.rounds),
+            "input_shape": self.input_shape,
+            "left_out": self.left_out,
+            "groups": structure.to_json() if isinstance(structure, Groups) else None,
         }
         check_masks(self.model, self.masks)
         tensors = pack(unwrap(self.model).state_dict(), self.masks)
@@ -118,6 +182,8 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
         data=metadata["data"],
         chosen=metadata["chosen"],
         dense_accuracy=metadata["dense_accuracy"],
+        input_shape=metadata["input_shape"],
+        left_out=metadata["left_out"],
     )
     check_masks(ticket.model, masks)
     rounds = range(1, metadata["num_rounds"] + 1)
@@ -130,14 +196,18 @@ def saved_masks(
 ) -> Masks:
     """The masks of a ticket saved in `folder`, in the order of its model."""
     check_fields(metadata, folder, **TICKET_FIELDS)
-    structure = get_structure(metadata["structure"], metadata["scope"])
+    groups, scope = metadata["groups"], metadata["scope"]
+    if groups is None:
+        structure = get_structure(metadata["structure"], scope)
+    else:
+        structure = _whole(folder, Groups.from_json, groups, scope)
     return Masks(_whole(folder, unpack_masks, tensors, metadata["layers"]), structure)
 
 
-def _whole(folder: Path | str, unpack: Callable[..., State], *packed: Any) -> State:
+def _whole(folder: Path | str, unpack: Callable[..., Part], *packed: Any) -> Part:
     try:
         return unpack(*packed)
-    except ValueError as error:
+    except (ValueError, TypeError, KeyError) as error:
         raise ValueError(f"{str(folder)!r} is damaged: {error}.") from None
 
 

@@ -94,9 +94,8 @@ def _data() -> Entries:
 
 
 def _structures() -> Entries:
-    from biprune import STRUCTURES
+    from biprune.structure import STRUCTURES, UNITS
 
-    return {
-        name: {"unit": structure.unit, "scope": structure.scope}
-        for name, structure in STRUCTURES.items()
-    }
+    scopes = {name: structure.scope for name, structure in STRUCTURES.items()}
+    scopes |= {"group": "layer", "n:m": "m weights"}
+    return {name: {"unit": unit, "scope": scopes[name]} for name, unit in UNITS.items()}

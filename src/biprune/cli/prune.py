@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 
 from biprune.cli import options
+from biprune.cli.budget import print_budget
 from biprune.cli.outputs import output_folder, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
@@ -19,6 +20,8 @@ EXAMPLES = """\
 $ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
 $ biprune prune runs/dense --method omp --sparsity 0.9 --out runs/omp90
 $ biprune prune runs/dense --sparsity 0.5 --structure filter --out runs/f50
+$ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
+$ biprune prune runs/dense --structure 2:4 --out runs/two-of-four
 $ biprune prune runs/dense --sparsity 0.9 --set gamma=0.5 --set lr=0.1 \\
     --exclude head --out runs/bip90-tuned
 $ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
@@ -29,8 +32,15 @@ Dense = Annotated[
     Path, typer.Argument(metavar="DENSE", help="A folder written by `biprune train`.")
 ]
 Sparsity = Annotated[
-    float, typer.Option(help="Fraction of units to remove, in [0, 1).", show_default=False)
+    float | None, typer.Option(help="Fraction of units to remove, in [0, 1).", show_default=False)
 ]
+Budget = Annotated[
+    str | None,
+    typer.Option(
+        metavar="macs=F|params=F", help="In place of --sparsity, for group: the fraction kept."
+    ),
+]
+RoundTo = Annotated[int, typer.Option(help="Keep multiples of so many units of each group.")]
 MethodName = Annotated[str, typer.Option(help="A name of `biprune list methods`.")]
 StructureName = Annotated[str, typer.Option(help="A name of `biprune list structures`.")]
 Scope = Annotated[
@@ -58,11 +68,13 @@ OwnModel = Annotated[
 
 def prune_command(
     dense: Dense,
-    sparsity: Sparsity,
     out: options.Out,
+    sparsity: Sparsity = None,
     method: MethodName = "bip",
     structure: StructureName = "weight",
     scope: Scope = None,
+    budget: Budget = None,
+    round_to: RoundTo = 1,
     epochs: Epochs = None,
     settings: Settings = None,
     include: Include = None,
@@ -86,11 +98,11 @@ def prune_command(
     from biprune.cli.device import check_device, set_threads
     from biprune.cli.models import build_model
     from biprune.deploy.artifact import read_metadata
-    from biprune.selection import check_sparsity
-    from biprune.structure import get_structure
+    from biprune.groups import Groups
+    from biprune.request import Request
 
-    check_sparsity(sparsity)
-    get_structure(structure, scope)
+    kept = None if budget is None else _parsed_budget(budget)
+    Request(sparsity, structure, scope, kept, round_to)
     check_device(device)
     set_threads(threads)
     chosen = build_method(method, settings, epochs)
@@ -114,6 +126,8 @@ def prune_command(
                 sparsity=sparsity,
                 structure=structure,
                 scope=scope,
+                budget=kept,
+                round_to=round_to,
                 seed=seed,
                 include=include,
                 exclude=exclude,
@@ -131,7 +145,20 @@ def prune_command(
         print_json(metadata)
         return
     print_facts({**ticket_facts(metadata, ticket.masks), "saved in": str(folder)})
-    print_lines("", f"Next: biprune inspect {folder}")
+    if isinstance(grouped := ticket.masks.structure, Groups):
+        print_budget(ticket.masks, grouped, ticket.sparsity)
+    for name, reason in ticket.left_out.items():
+        print_lines(f"{name} stays dense: {reason}.")
+    follow = "shrink" if structure == "group" else "inspect"
+    print_lines("", f"Next: biprune {follow} {folder}")
+
+
+def _parsed_budget(text: str) -> dict[str, float]:
+    name, _, value = text.partition("=")
+    try:
+        return {name.strip(): float(value)}
+    except ValueError:
+        raise ValueError(f"`--budget` must look like macs=0.5, got {text!r}.") from None
 
 
 def _data_options(source: Mapping[str, Any], dense: Path, root: Path | None) -> dict[str, Any]:

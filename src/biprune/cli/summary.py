@@ -41,10 +41,11 @@ def _reached(masks: Masks) -> str:
     total = sum(mask.numel() for mask in masks.values())
     kept = round((1 - masks.weight_sparsity) * total)
     text = f"{masks.weight_sparsity:.4f}: {kept:,} of {total:,} weights kept"
-    if masks.structure.dim is None:
+    unit = {"filter": "filters", "channel": "channels", "group": "coupled filters"}
+    if masks.structure.name not in unit:
         return text
-    unit = masks.structure.name
-    return f"{masks.sparsity:.4f}: {masks.kept:,} of {masks.total:,} {unit}s kept\n{text}"
+    name = unit[masks.structure.name]
+    return f"{masks.sparsity:.4f}: {masks.kept:,} of {masks.total:,} {name} kept\n{text}"
 
 
 def percent(accuracy: float | None) -> str:

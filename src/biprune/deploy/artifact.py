@@ -24,7 +24,7 @@ from biprune.loop import Cost
 from biprune.models import MODELS, create_model
 from biprune.structure import unwrap
 
-VERSION = 2
+VERSION = 3
 METADATA_FILE = "biprune.json"
 TENSORS_FILE = "tensors.safetensors"
 

@@ -16,7 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from biprune.data import load_data
 from biprune.methods import METHODS, Method, get_method
 from biprune.selection import check_sparsity
-from biprune.structure import Scope, get_structure
+from biprune.structure import Scope, check_structure
 from biprune.training import train
 
 TRAIN = "train"  # the method of a dense run
@@ -77,7 +77,7 @@ class RunSpec(BaseModel):
     @model_validator(mode="after")
     def _checked(self) -> Self:
         check_sparsity(self.sparsity)
-        get_structure(self.structure, self.scope)
+        check_structure(self.structure, self.scope)
         if self.method != TRAIN:
             self.build_method()
         return self

@@ -1,0 +1,162 @@
+"""From what a user asks for to a target: how much, in which units, of which tensors."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from biprune.batches import Batch, device_of
+from biprune.checks import check_whole
+from biprune.data import Dataset
+from biprune.groups import Measure
+from biprune.methods.base import Target
+from biprune.seeding import forked_rng
+from biprune.selection import check_sparsity
+from biprune.structure import (
+    Blocks,
+    Patterns,
+    Scope,
+    Structure,
+    get_structure,
+    prunable,
+)
+
+MEASURES: dict[str, Measure] = {"macs": "macs", "params": "params"}
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `prune` was asked for. Either `sparsity`, the removed fraction of units, or `budget`.
+
+    `budget` is {"macs": f} or {"params": f}, the fraction that may be kept, for structure "group";
+    `round_to` keeps the counts of its units at multiples. n:m says itself how much is removed.
+    """
+
+    sparsity: float | None
+    structure: str | Structure = "weight"
+    scope: Scope | None = None
+    budget: Mapping[str, float] | None = None
+    round_to: int = 1
+    include: Patterns = None
+    exclude: Patterns = None
+    allow_empty: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("round_to", self.round_to, at_least=1)
+        if self.structure != "group" and (self.budget is not None or self.round_to != 1):
+            name = "budget" if self.budget is not None else "round_to"
+            raise ValueError(
+                f"`{name}` counts what can be removed from a model, which is known for "
+                f'structure="group" alone, got structure={self.structure!r}.'
+            )
+        self.removed  # noqa: B018  # all that is wrong is said before anything runs
+
+    @property
+    def measure(self) -> Measure:
+        """What the removed fraction is of."""
+        if self.budget is None:
+            return "units"
+        if len(self.budget) != 1 or next(iter(self.budget)) not in MEASURES:
+            raise ValueError(
+                '`budget` must be {"macs": fraction} or {"params": fraction}, the fraction kept, '
+                f"got {dict(self.budget)!r}."
+            )
+        return MEASURES[next(iter(self.budget))]
+
+    @property
+    def removed(self) -> float:
+        """The fraction to remove, of units or of what is measured."""
+        if self.budget is not None:
+            return self._over_budget()
+        pattern = get_structure(self.structure) if self.structure != "group" else None
+        if isinstance(pattern, Blocks):
+            if self.sparsity not in (None, pattern.sparsity):
+                raise ValueError(
+                    f"The structure {pattern.name!r} removes {pattern.sparsity:g} of the weights: "
+                    f"leave `sparsity` out, got {self.sparsity!r}."
+                )
+            return pattern.sparsity
+        if self.sparsity is None:
+            also = ', or a `budget` such as {"macs": 0.5}' if self.structure == "group" else ""
+            raise ValueError(f"Say how much to prune: `sparsity`, in [0, 1){also}.")
+        check_sparsity(self.sparsity)
+        return self.sparsity
+
+    def _over_budget(self) -> float:
+        assert self.budget is not None
+        measure, kept = self.measure, next(iter(self.budget.values()))
+        if self.sparsity is not None:
+            raise ValueError("`sparsity` and `budget` say the same thing twice: give one of them.")
+        if not isinstance(kept, (int, float)) or not 0 < kept <= 1:
+            raise ValueError(
+                f"`budget` must keep a fraction in (0, 1] of the {measure}, got {kept!r}."
+            )
+        return 1 - kept
+
+    def target(self, model: nn.Module, example_input: Tensor | None) -> Found:
+        """The target on `model`; groups are found by running it on `example_input`."""
+        structure, left_out = self._structure(model, example_input)
+        target = Target(self.removed, structure, self.include, self.exclude, self.allow_empty)
+        target.check(model)
+        return Found(target, left_out)
+
+    def _structure(
+        self, model: nn.Module, example_input: Tensor | None
+    ) -> tuple[Structure, dict[str, str]]:
+        if self.structure != "group":
+            structure = get_structure(self.structure, self.scope)
+            return structure, self._undivided(model, structure)
+        from biprune.deploy.grouping import group_structure
+
+        if example_input is None:
+            raise ValueError(
+                "To find what is coupled, the model must be run: pass `example_input`, a tensor "
+                "such as the model takes, with two samples or more."
+            )
+        return group_structure(
+            model,
+            example_input,
+            scope=self.scope or "layer",
+            measure=self.measure,
+            round_to=self.round_to,
+            include=self.include,
+            exclude=self.exclude,
+        )
+
+    def _undivided(self, model: nn.Module, structure: Structure) -> dict[str, str]:
+        """The weights that stay dense because n:m does not divide them."""
+        if not isinstance(structure, Blocks):
+            return {}
+        chosen = {"include": self.include, "exclude": self.exclude}
+        weights = prunable(model, get_structure("weight"), **chosen)
+        divided = prunable(model, structure, **chosen)
+        return {
+            name: f"its {weight.shape[1]} inputs do not divide by {structure.size}"
+            for name, weight in weights.items()
+            if name not in divided
+        }
+
+
+class Found(NamedTuple):
+    """A target, and what had to be left out of it, with the reasons."""
+
+    target: Target
+    left_out: dict[str, str]
+
+
+def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:
+    """Two inputs of the model from its data, on its device; None if they are no tensor."""
+    if isinstance(data, Dataset):
+        side = data.image_size
+        inputs: object = torch.zeros(2, data.in_channels, side, side)
+    else:
+        with forked_rng(data):
+            batch = next(iter(data), None)
+        inputs = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if not isinstance(inputs, Tensor) or inputs.ndim == 0:
+        return None
+    return inputs[:2].to(device_of(model))

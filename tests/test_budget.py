@@ -1,0 +1,84 @@
+from __future__ import annotations
+
+from itertools import product
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from biprune.budget import CostModel, counts_within, kept_fractions
+from biprune.masks import Masks
+from biprune.selection import check_kept, check_reachable, select_units
+from biprune.structure import parameter_names
+from hand_groups import TwoGroups, cost, two_groups
+
+SIZES = {"first.weight": 8, "second.weight": 12}
+
+
+@pytest.mark.parametrize("measure", ["units", "macs", "params"])
+def test_cost_is_that_of_the_smaller_net(measure) -> None:
+    model = CostModel(two_groups(measure=measure))
+    for counts in product(range(9), range(13)):
+        assert model(counts) == pytest.approx(cost(counts, measure))
+    assert model.dense == cost((8, 12), measure)
+
+
+def test_kept_fractions() -> None:
+    found = kept_fractions(two_groups(), (4, 6))
+    assert found == pytest.approx(
+        {m: cost((4, 6), m) / cost((8, 12), m) for m in ("units", "macs", "params")}
+    )
+
+
+@given(
+    seed=st.integers(0, 99),
+    sparsity=st.floats(0.0, 0.85),
+    measure=st.sampled_from(["macs", "params", "units"]),
+    scope=st.sampled_from(["layer", "global"]),
+    round_to=st.sampled_from([1, 2, 4]),
+)
+def test_within_the_budget_and_nothing_more_fits(seed, sparsity, measure, scope, round_to) -> None:
+    structure = two_groups(measure=measure, scope=scope, round_to=round_to)
+    generator = torch.Generator().manual_seed(seed)
+    units = {name: torch.rand(size, generator=generator) for name, size in SIZES.items()}
+    limit = (1 - sparsity) * cost((8, 12), measure)
+    if cost((round_to, round_to), measure) > limit * (1 + 1e-9):
+        with pytest.raises(ValueError, match="cannot be pruned to"):
+            check_reachable(sparsity, SIZES, structure, allow_empty=False)
+        return
+    counts = counts_within(units, sparsity, structure, allow_empty=False)
+    assert all(count % round_to == 0 and count > 0 for count in counts)
+    assert cost(tuple(counts), measure) <= limit * (1 + 1e-6)
+    for index, size in enumerate(SIZES.values()):
+        more = [*counts[:index], counts[index] + round_to, *counts[index + 1 :]]
+        assert more[index] > size or cost(tuple(more), measure) > limit
+    if (measure, round_to) == ("units", 1):
+        return  # selected exactly, not under a budget
+    kept = select_units(units, sparsity, structure)
+    for (name, score), count in zip(units.items(), counts, strict=True):
+        assert int(kept[name].sum()) == count
+        assert count == len(score) or score[kept[name]].min() >= score[~kept[name]].max()
+    weights = {n: p for n, p in parameter_names(TwoGroups()).items() if n in structure.tensors}
+    check_kept(Masks(structure.expand(kept, weights), structure), sparsity, allow_empty=False)
+
+
+def test_the_scope_decides_whose_units_go() -> None:
+    low, high = torch.arange(8.0), 100 + torch.arange(12.0)
+    units = {"first.weight": low, "second.weight": high}
+    even, together = (
+        counts_within(units, 0.5, two_groups(measure="macs", scope=scope), allow_empty=False)
+        for scope in ("layer", "global")
+    )
+    assert even[0] / 8 == pytest.approx(even[1] / 12, abs=0.3)
+    assert together[0] < even[0]
+    assert together[1] == 12
+
+
+def test_a_method_that_overspends_is_found_out() -> None:
+    structure = two_groups(measure="macs")
+    weights = {n: p for n, p in parameter_names(TwoGroups()).items() if n in structure.tensors}
+    kept = {name: torch.ones(size, dtype=torch.bool) for name, size in SIZES.items()}
+    masks = Masks(structure.expand(kept, weights), structure)
+    with pytest.raises(RuntimeError, match=r"More than 0\.5 of the macs"):
+        check_kept(masks, 0.5, allow_empty=False)
