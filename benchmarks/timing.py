@@ -1,18 +1,19 @@
-"""What every benchmark shares: interleaved timing, the machine, a table and a file."""
+"""What every benchmark shares: the library's timing, the machine, a table and a file."""
 
 from __future__ import annotations
 
 import argparse
 import json
-import statistics
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from biprune.deploy.timing import interleaved, medians, ratio
 from biprune.experiments.environment import environment
+
+__all__ = ["Row", "interleaved", "medians", "parser", "ratio", "report", "table"]
 
 Row = Mapping[str, Any]
 
@@ -23,36 +24,6 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
     options.add_argument("--json", type=Path, metavar="FILE", help="write settings and rows there")
     return options
-
-
-def interleaved(
-    candidates: Mapping[str, Callable[[], object]], rounds: int
-) -> dict[str, list[float]]:
-    """Seconds of each candidate in each of the `rounds`, after one to warm up.
-
-    Every candidate runs once a round, so that a slow minute of the machine hits them all, and each
-    round starts with another, so that none always runs behind the same one.
-    """
-    seconds: dict[str, list[float]] = {name: [] for name in candidates}
-    names = list(candidates)
-    for number in range(rounds + 1):
-        for name in names[number % len(names) :] + names[: number % len(names)]:
-            started = time.perf_counter()
-            candidates[name]()
-            if number > 0:
-                seconds[name].append(time.perf_counter() - started)
-    return seconds
-
-
-def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
-    """The median of each candidate."""
-    return {name: statistics.median(values) for name, values in seconds.items()}
-
-
-def ratio(seconds: Mapping[str, Sequence[float]], name: str, base: str) -> float:
-    """Median over the rounds of the ratio within a round, which a slow minute cannot move."""
-    pairs = zip(seconds[name], seconds[base], strict=True)
-    return statistics.median(own / other for own, other in pairs)
 
 
 def report(rows: Sequence[Row], options: argparse.Namespace) -> None:

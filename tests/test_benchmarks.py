@@ -16,6 +16,7 @@ SMALL = {
     "memory": ["--models", "resnet20", "--batches", "2"],
     "selection": ["--sizes", "0.27 M", "--rounds", "1"],
     "pipeline": ["--batch", "8", "--rounds", "1"],
+    "latency": "--model resnet8 --width 4 --batches 1 2 --sparsities 0.5 --rounds 1".split(),
 }
 
 
@@ -30,7 +31,7 @@ def rows(name: str, folder: Path) -> list[dict]:
     return content["rows"]
 
 
-@pytest.mark.parametrize("name", ["step_cost", "step_parts", "pipeline"])
+@pytest.mark.parametrize("name", ["step_cost", "step_parts", "pipeline", "latency"])
 def test_timings(name: str, tmp_path: Path) -> None:
     for row in rows(name, tmp_path):
         assert all(value > 0 for value in row.values() if isinstance(value, float))

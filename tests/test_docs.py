@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import biprune
+from biprune.deploy.macs import total_macs
 
 ROOT = Path(__file__).parents[1]
 SMALLER = [
@@ -74,6 +75,31 @@ def test_python_in_documents_runs(
         assert ticket.masks.kept == round(0.1 * ticket.masks.total)
         pruned = [ticket.model.get_parameter(n)[~mask] for n, mask in ticket.masks.items()]
         assert not torch.cat(pruned).any()
+
+
+def test_the_page_from_a_trained_model_to_a_faster_one(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {}
+    for block in blocks("docs/faster-model.md"):
+        exec(compile(block, "faster-model", "exec"), names)
+    dense, small, ticket = names["dense"].model, names["small"], names["ticket"]
+    macs, macs_left = (total_macs(m, ticket.example_input(1)) for m in (dense, small))
+    assert 0.45 * macs <= macs_left <= 0.5 * macs
+    widths = [m.out_channels for m in small.modules() if isinstance(m, nn.Conv2d)]
+    assert all(width % 8 == 0 for width in widths)
+    images = ticket.example_input(5)
+    with torch.no_grad():
+        wanted = ticket.model(images)
+        torch.testing.assert_close(small(images), wanted, rtol=1e-4, atol=1e-5)
+    assert names["state"].keys() == dense.state_dict().keys()
+    for name, loaded in names["again"].state_dict().items():
+        assert torch.equal(loaded, names["state"][name])
+    session = pytest.importorskip("onnxruntime").InferenceSession("model.onnx")
+    (found,) = session.run(None, {session.get_inputs()[0].name: images.numpy()})
+    torch.testing.assert_close(torch.from_numpy(found), wanted, rtol=1e-4, atol=1e-4)
+    assert "as fast as dense" in names["profile"].verdict
 
 
 def test_the_method_of_the_page_keeps_every_promise(

@@ -17,7 +17,9 @@ import biprune
 from biprune.methods import METHODS, Method
 from biprune.structure import get_structure, prunable
 
-STRUCTURES = ("weight", "filter", "channel")
+STRUCTURES = ("weight", "filter", "channel", "group")
+GROUPED = ["stem.weight", "stem.bias", "norm1.weight", "norm1.bias", "body.weight", "body.bias"]
+GROUPED += ["norm2.weight", "norm2.bias", "head.weight"]
 SPARSITIES = (0.0, 0.5, 0.9, 0.98)
 EPOCHS = 2
 
@@ -107,7 +109,9 @@ def test_count_names_and_zeros_are_exact(
         return
     ticket = pruned(method, model, data, sparsity, structure)
     assert same_state(model, before)
-    assert list(ticket.masks) == list(prunable(model, get_structure(structure)))
+    grouped = structure == "group"
+    names = GROUPED if grouped else list(prunable(model, get_structure(structure)))
+    assert list(ticket.masks) == names
     assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
     for name, mask in ticket.masks.items():
         weight = ticket.model.get_parameter(name)
@@ -149,7 +153,10 @@ def test_passes_are_those_really_made(
         monkeypatch.setattr(torch.autograd, name, counted)
     Net.forwards.clear()
     ticket = pruned(method, build(Net), data, 0.8 if method.prunes else 0.0, structure)
-    assert ticket.cost.forward_passes == Net.forwards["net"]
+    if structure == "group":  # found by running the model, which is no pass over the data
+        assert ticket.cost.forward_passes < Net.forwards["net"]
+    else:
+        assert ticket.cost.forward_passes == Net.forwards["net"]
     assert ticket.cost.backward_passes == backwards["all"]
     # What `list` announces are the passes of training; scoring comes on top.
     announced = method().scaled(EPOCHS).data_passes(ticket.sparsity) * len(data)
@@ -176,6 +183,13 @@ def test_grouped_and_depthwise_convolutions(
     ticket = pruned(method, build(MobileNet), data, sparsity, structure)
     assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
     assert ("layers.3.weight" in ticket.masks) == (structure != "channel")
+    if structure == "group":
+        units = ticket.masks.structure.kept_units(ticket.masks)
+        # A convolution of four groups keeps as many channels in each: a unit is one of each.
+        assert [len(kept) for kept in units.values()] == [6, 6, 24]
+        kept = units["layers.0.weight"].repeat(4)
+        assert not ticket.model.layers[3].weight[~kept].any()
+        assert ticket.model.layers[3].weight[kept].flatten(1).any(dim=1).all()
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
@@ -236,6 +250,20 @@ def test_resumed_equals_uninterrupted(
     assert resumed.masks == whole.masks
     assert same_state(resumed.model, whole.model)
     assert resumed.cost.backward_passes == whole.cost.backward_passes
+
+
+@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+@pytest.mark.parametrize("options", [{}, {"norms": False}, {"bias": False}])
+def test_what_groups_mask_can_be_removed(
+    method: type[Method], options: dict[str, bool], data: list
+) -> None:
+    ticket = pruned(method, build(Net, **options), data, 0.7, "group")
+    small = ticket.shrink()
+    assert (small.stem.out_channels, small.body.out_channels) == (15, 18)
+    assert small.head.in_features == 18
+    images = torch.cat([images for images, _ in data])
+    with torch.no_grad():
+        torch.testing.assert_close(small(images), ticket.model(images), rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])

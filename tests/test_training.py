@@ -430,3 +430,16 @@ def test_bad_data(conv_net: nn.Module, data: object, error: type, text: str) -> 
 
 def test_costs_add() -> None:
     assert Cost(1.5, 2, 3) + Cost(1.0, 4, 5) == Cost(2.5, 6, 8)
+
+
+@pytest.mark.parametrize(("width", "safe"), [(4, False), (8, True)])
+def test_channels_last_only_where_the_kernels_are_safe(width: int, safe: bool) -> None:
+    """A strided pointwise convolution of fewer than 8 inputs corrupts memory in channels_last."""
+    model = biprune.create_model("resnet8", width=width, shortcut="B", num_classes=2)
+    batch = (torch.randn(8, 3, 16, 16), torch.arange(8) % 2)
+    trained = biprune.train(model, [batch] * 3, epochs=2).model
+    for again in (False, True):
+        convs = [m for m in trained.modules() if isinstance(m, nn.Conv2d) and m.kernel_size[0] > 1]
+        last = [m.weight.is_contiguous(memory_format=torch.channels_last) for m in convs]
+        assert last == [safe] * len(convs), again
+        trained = biprune.train(trained, [batch], epochs=1, channels_last=True).model

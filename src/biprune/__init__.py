@@ -14,7 +14,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from biprune.comparing import CompareResult, compare
     from biprune.data import DATASETS, Dataset, load_data
+    from biprune.deploy.certificate import Certificate
     from biprune.deploy.dense import load_dense, save_dense
+    from biprune.deploy.profile import profile
+    from biprune.deploy.shrink import shrink
+    from biprune.deploy.small import load_small, save_small
     from biprune.loop import Cost, Event
     from biprune.masks import Masks
     from biprune.methods import (
@@ -55,6 +59,7 @@ __all__ = [
     "STRUCTURES",
     "BiP",
     "BiPOptimizer",
+    "Certificate",
     "CompareResult",
     "Cost",
     "Dataset",
@@ -76,16 +81,24 @@ __all__ = [
     "create_model",
     "load_data",
     "load_dense",
+    "load_small",
     "load_ticket",
+    "profile",
     "prune",
     "save_dense",
+    "save_small",
+    "shrink",
     "train",
 ]
 
 _NAMES_IN = {
     "comparing": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
+    "deploy.certificate": ("Certificate",),
     "deploy.dense": ("load_dense", "save_dense"),
+    "deploy.profile": ("profile",),
+    "deploy.shrink": ("shrink",),
+    "deploy.small": ("load_small", "save_small"),
     "loop": ("Cost", "Event"),
     "masks": ("Masks",),
     "methods": (

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -25,6 +25,9 @@ from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
+
+if TYPE_CHECKING:
+    from biprune.deploy.onnx import OnnxCheck
 
 ROUND = "round-"
 Part = TypeVar("Part")
@@ -94,13 +97,13 @@ class Ticket:
         All units of structure "group" are removed; of others what can go without changing the
         function, and `certificate` says how much. A ValueError names the layer if outputs differ.
         """
-        from biprune.deploy.coupling import Coupling, find_groups
+        from biprune.deploy.coupling import Coupling
         from biprune.deploy.shrink import shrink
 
         inputs = self.example_input(2) if example_input is None else example_input
         structure, model = self.masks.structure, unwrap(self.model)
         is_grouped = isinstance(structure, Groups)
-        found = Coupling(structure.groups, {}) if is_grouped else find_groups(model, inputs)
+        found = Coupling(structure.groups, self.left_out) if is_grouped else None
         return shrink(model, found, inputs)
 
     def to_semi_structured(self) -> nn.Module:
@@ -116,7 +119,7 @@ class Ticket:
         *,
         example_input: Tensor | None = None,
         shrink: bool | None = None,
-    ) -> Path:
+    ) -> OnnxCheck:
         """Write the model as ONNX and check it in onnxruntime (extra `onnx`).
 
         The small model if `shrink`, which is so by default for structure "group".
@@ -126,8 +129,7 @@ class Ticket:
         inputs = self.example_input(2) if example_input is None else example_input
         if shrink is None:
             shrink = isinstance(self.masks.structure, Groups)
-        export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
-        return Path(path)
+        return export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
 
     def save(self, folder: Path | str) -> Path:
         """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders.

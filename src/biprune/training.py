@@ -9,7 +9,6 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
 from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
@@ -17,6 +16,7 @@ from biprune.checkpoint import State
 from biprune.checks import check_positive, check_rate, check_whole
 from biprune.data import Dataset
 from biprune.evaluation import accuracy
+from biprune.layout import lay_out_
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
@@ -142,17 +142,15 @@ def default_rewind_epoch(epochs: int) -> int:
 def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     """A deep copy of the user's own module, to train in place.
 
-    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them;
-    the values are the same. None does so for models of our registry alone: a user's own may rely
-    on the usual layout, as `view` does.
+    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them,
+    where that is safe. None does so for models of our registry alone: a user's own may rely on the
+    usual layout, as `view` does, and stays as it is.
     """
     model = copy.deepcopy(unwrap(model))
     if channels_last is None:
-        channels_last = hasattr(model, "created_by")
-    for module in model.modules():
-        if channels_last and isinstance(module, nn.Conv2d) and "weight" in module._parameters:
-            weight = module.weight
-            weight.data = weight.data.contiguous(memory_format=torch.channels_last)
+        channels_last = hasattr(model, "created_by") or None
+    if channels_last is not None:
+        lay_out_(model, channels_last=channels_last)
     return model
 
 

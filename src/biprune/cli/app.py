@@ -12,7 +12,18 @@ from typing import Annotated, NoReturn
 import typer
 from typer.main import get_command
 
-from biprune.cli import compare, demo, inspect, prune, report, reproduce, train
+from biprune.cli import (
+    compare,
+    demo,
+    export,
+    inspect,
+    profile,
+    prune,
+    report,
+    reproduce,
+    shrink,
+    train,
+)
 from biprune.cli import list as listing
 
 USER_ERROR = 2
@@ -27,6 +38,9 @@ $ biprune demo
 $ biprune train resnet20 digits --epochs 30 --out runs/dense
 $ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
 $ biprune inspect runs/bip90
+$ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
+$ biprune shrink runs/half --out runs/small
+$ biprune export runs/half model.onnx
 
 `biprune COMMAND --help` explains a command.""",
 )
@@ -37,6 +51,9 @@ for name, command, examples in (
     ("compare", compare.compare_command, compare.EXAMPLES),
     ("reproduce", reproduce.reproduce_command, reproduce.EXAMPLES),
     ("report", report.report_command, report.EXAMPLES),
+    ("shrink", shrink.shrink_command, shrink.EXAMPLES),
+    ("export", export.export_command, export.EXAMPLES),
+    ("profile", profile.profile_command, profile.EXAMPLES),
     ("inspect", inspect.inspect_command, inspect.EXAMPLES),
     ("list", listing.list_command, listing.EXAMPLES),
 ):

@@ -148,7 +148,7 @@ def prune_command(
     if isinstance(grouped := ticket.masks.structure, Groups):
         print_budget(ticket.masks, grouped, ticket.sparsity)
     for name, reason in ticket.left_out.items():
-        print_lines(f"{name} stays dense: {reason}.")
+        print_lines(f"Not pruned: {name}, {reason}.")
     follow = "shrink" if structure == "group" else "inspect"
     print_lines("", f"Next: biprune {follow} {folder}")
 

@@ -1,0 +1,63 @@
+"""`biprune shrink`: the smaller model of a ticket, certified."""
+
+from __future__ import annotations
+
+from biprune.cli import options
+from biprune.cli.outputs import output_folder
+from biprune.cli.tables import print_facts, print_json, print_lines
+from biprune.cli.tickets import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+
+EXAMPLES = """\
+$ biprune shrink runs/half --out runs/small
+$ biprune shrink runs/f50 --out runs/f50-small
+$ biprune shrink runs/own80 --model mymodels:net --input-shape 3x64x64 --out runs/own-small
+In Python: small = biprune.load_small("runs/small")"""
+
+
+def shrink_command(
+    ticket: TicketFolder,
+    out: options.Out,
+    input_shape: InputShape = None,
+    model: OwnModel = None,
+    model_option: options.ModelOptions = None,
+    force: options.Force = False,
+    as_json: options.AsJson = False,
+) -> None:
+    """Remove what the masks allow from a ticket's model and save it, if its outputs are the same.
+
+    All that structure group prunes goes; of other structures what can go without changing the
+    function, and the certificate says how much that is.
+    """
+    from biprune import Certificate, save_small
+
+    opened = open_ticket(ticket, model, model_option)
+    if ticket.resolve() == out.resolve():
+        raise ValueError(f"`--out` {str(out)!r} is the ticket itself. Choose another folder.")
+    folder = output_folder(out, force=force)
+    small = opened.shrink(sample_input(opened, input_shape))
+    save_small(small, folder)
+    certificate = small.certificate
+    assert isinstance(certificate, Certificate)
+    if as_json:
+        print_json({"folder": str(folder), "certificate": certificate.to_json()})
+        return
+    before, after = certificate.before, certificate.after
+    print_facts(
+        {
+            "units": f"{certificate.units_removed:,} of {certificate.units:,} removed",
+            "parameters": _change(before.parameters, after.parameters),
+            "MACs": _change(before.macs, after.macs),
+            "bytes of the state": _change(before.bytes, after.bytes),
+            "certified": f"outputs agree to {certificate.max_error:.1e} of their size on "
+            f"{certificate.num_inputs} inputs ({certificate.dtype})",
+            "zeros left": f"{certificate.zeros_left:,} of {certificate.zeros:,}",
+            "saved in": str(folder),
+        }
+    )
+    for name, reason in certificate.left_out.items():
+        print_lines(f"{name} stays whole: {reason}.")
+    print_lines("", f"Next: biprune profile {ticket}")
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,} -> {after:,} ({100 * after / before:.1f} %)"

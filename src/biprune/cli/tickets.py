@@ -1,0 +1,81 @@
+"""Saved tickets for commands: loaded, with something to run them on."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from biprune.cli import options
+
+if TYPE_CHECKING:
+    from torch import Tensor, nn
+
+    from biprune import Ticket
+
+TicketFolder = Annotated[
+    Path, typer.Argument(metavar="TICKET", help="A folder written by `biprune prune`.")
+]
+InputShape = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CxHxW",
+        help="Shape of one sample, such as 3x32x32.",
+        show_default="that of the ticket's data",
+    ),
+]
+OwnModel = Annotated[
+    str | None, typer.Option(help="package.module:factory, for a ticket of your own model.")
+]
+
+
+def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | None) -> Ticket:
+    """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
+    from biprune import create_model, load_ticket
+
+    own_options = options.model_options(model_option)
+    if model is None:
+        if own_options:
+            raise ValueError(
+                "`--model-option` goes with `--model`; saved models know their options."
+            )
+        return load_ticket(folder)
+    build: Callable[..., nn.Module] = create_model  # options are those of the user's function
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
+    return load_ticket(folder, build(model, **own_options))
+
+
+def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
+    """Two samples of what the ticket's model takes, of `shape` if it is given."""
+    import torch
+
+    from biprune.batches import device_of
+
+    if shape is not None:
+        inputs = torch.zeros(2, *_sizes(shape), device=device_of(ticket.model))
+        try:
+            with torch.no_grad():
+                ticket.model(inputs)
+        except RuntimeError as error:
+            raise ValueError(f"The model does not run on samples of {shape}: {error}") from None
+        return inputs
+    if ticket.input_shape is None:
+        raise ValueError(
+            "The ticket does not say what its model takes. Pass `--input-shape`, such as 3x32x32."
+        )
+    return ticket.example_input(batch=2)
+
+
+def _sizes(shape: str) -> list[int]:
+    try:
+        sizes = [int(size) for size in shape.split("x")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise ValueError(f"`--input-shape` takes sizes such as 3x32x32, got {shape!r}.")
+    return sizes

@@ -1,0 +1,40 @@
+"""Example inputs: what a model is run on when only the shapes matter."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+Inputs = Tensor | tuple[Tensor, ...]
+
+
+def as_inputs(example_input: Inputs) -> tuple[Tensor, ...]:
+    """The arguments of a forward; the first must hold samples along its first dimension."""
+    inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
+    if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim and len(inputs[0]):
+        return inputs
+    shapes = [tuple(i.shape) if isinstance(i, Tensor) else type(i).__name__ for i in inputs]
+    raise ValueError(
+        "`example_input` must be a batch of samples along the first dimension, or a tuple that "
+        f"begins with one, got {', '.join(map(str, shapes)) or 'an empty tuple'}."
+    )
+
+
+def batched(inputs: tuple[Tensor, ...]) -> list[bool]:
+    """Which of the arguments hold samples: those that are as long as the first."""
+    return [tensor.ndim > 0 and len(tensor) == len(inputs[0]) for tensor in inputs]
+
+
+def random_inputs(inputs: tuple[Tensor, ...], size: int, seed: int) -> tuple[Tensor, ...]:
+    """`size` samples like those of `inputs`: normal numbers, or rows of what are no floats."""
+    generator = torch.Generator().manual_seed(seed)
+
+    def drawn(tensor: Tensor) -> Tensor:
+        if tensor.is_floating_point():
+            shape = (size, *tensor.shape[1:])
+            return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+        rows = torch.randint(len(tensor), (size,), generator=generator)
+        return tensor[rows.to(tensor.device)]
+
+    pairs = zip(inputs, batched(inputs), strict=True)
+    return tuple(drawn(tensor) if holds_samples else tensor for tensor, holds_samples in pairs)

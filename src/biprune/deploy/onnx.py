@@ -1,0 +1,194 @@
+"""ONNX files: one file, any batch size, compared with the model before it is there.
+
+The exporter notes in every node which line of which file it came from. That is taken out: the file
+is as large as its weights and its graph, and says nothing of the machine it was made on.
+"""
+
+from __future__ import annotations
+
+import io
+import logging
+import math
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor, nn
+from torch.utils._pytree import tree_leaves
+
+from biprune.checks import check_positive
+from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
+from biprune.deploy.runtime import OnnxModel, require_onnx
+from biprune.evaluation import evaluation_mode
+from biprune.files import replaced
+from biprune.seeding import forked_rng
+from biprune.structure import unwrap
+
+if TYPE_CHECKING:
+    from google.protobuf.message import Message
+    from onnx import ModelProto
+
+BATCHES = (1, 2, 7)
+LIMIT = 2_000_000_000  # bytes; a protobuf cannot be longer than 2 GiB
+
+
+@dataclass(frozen=True)
+class OnnxCheck:
+    """What was written, and how far onnxruntime is from PyTorch.
+
+    `error` is the largest difference of an output over all `batches`, relative to the largest
+    output of its batch where that is above one.
+    """
+
+    path: Path
+    bytes: int
+    opset: int
+    batches: tuple[int, ...]
+    error: float
+    tolerance: float
+
+
+def export_onnx(
+    model: nn.Module,
+    path: Path | str,
+    example_input: Inputs,
+    *,
+    opset: int | None = None,
+    tolerance: float = 1e-4,
+) -> OnnxCheck:
+    """Write `model` in eval mode as one ONNX file, weights inside, for batches of any size.
+
+    The file passes ONNX's own checker and is run by onnxruntime on random inputs like
+    `example_input` at batch 1, 2 and 7; if an output is further than `tolerance` from PyTorch's,
+    a ValueError gives the figures and nothing is written. Inputs and outputs are called "input" and
+    "output", with a number where there are several. `opset` defaults to the exporter's. The model
+    is as before afterwards. Needs the extra: pip install 'biprune[onnx]'.
+    """
+    require_onnx()
+    import onnx
+
+    check_positive("tolerance", tolerance)
+    model, inputs = unwrap(model), as_inputs(example_input)
+    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    if size > LIMIT:
+        raise ValueError(
+            f"The model's weights take {size / 1e9:.1f} GB, and one ONNX file holds at most 2 GB. "
+            "Use `torch.onnx.export(..., external_data=True)`, which writes several."
+        )
+    with evaluation_mode(model), forked_rng(()), replaced(path) as temporary:
+        samples = [_sample(model, inputs, size) for size in BATCHES]
+        proto = _exported(model, inputs, len(samples[0].outputs), opset)
+        temporary.write_bytes(proto.SerializeToString())
+        onnx.checker.check_model(str(temporary), full_check=True)
+        written = OnnxModel(temporary)
+        error = max(_error(written, sample) for sample in samples)
+        if not error <= tolerance:
+            raise ValueError(
+                f"The ONNX file does not compute what the model does: its outputs differ by "
+                f"{error:.2g} of the largest, and `tolerance` is {tolerance:.2g}. Nothing was "
+                "written."
+            )
+    size, version = Path(path).stat().st_size, _opset(proto)
+    return OnnxCheck(Path(path), size, version, BATCHES, error, tolerance)
+
+
+@dataclass(frozen=True)
+class _Sample:
+    """A random batch, and what the model makes of it."""
+
+    inputs: tuple[Tensor, ...]
+    outputs: list[Tensor]
+
+
+@torch.no_grad()
+def _sample(model: nn.Module, inputs: tuple[Tensor, ...], size: int) -> _Sample:
+    batch = random_inputs(inputs, size, seed=size)
+    try:
+        return _Sample(batch, [output.cpu() for output in tree_leaves(model(*batch))])
+    except RuntimeError as error:
+        raise ValueError(
+            f"The model does not run on a batch of {size} like `example_input`: {error}"
+        ) from error
+
+
+def _exported(
+    model: nn.Module, inputs: tuple[Tensor, ...], num_outputs: int, opset: int | None
+) -> ModelProto:
+    """The graph with its weights, batch size left open, not a word about where it came from."""
+    # Two samples: the exporter takes a size of one for a constant.
+    example = random_inputs(inputs, 2, seed=0)
+    batch = torch.export.Dim("batch")
+    shapes = tuple({0: batch} if holds_samples else None for holds_samples in batched(inputs))
+    try:
+        with _quiet():
+            program = torch.onnx.export(
+                model,
+                example,
+                dynamo=True,
+                verbose=False,
+                dynamic_shapes=shapes,
+                input_names=_numbered("input", len(inputs)),
+                output_names=_numbered("output", num_outputs),
+                opset_version=opset,
+            )
+    except torch.onnx.OnnxExporterError as error:
+        reason = str(error.__cause__ or error).strip().partition("\n")[0]
+        raise ValueError(f"The model cannot be exported to ONNX: {reason}") from error
+    assert program is not None
+    proto = program.model_proto
+    for given, dims in zip(proto.graph.input, shapes, strict=True):
+        if dims is not None and not given.type.tensor_type.shape.dim[0].dim_param:
+            raise ValueError(
+                "The model cannot be exported to ONNX for batches of any size: its forward does "
+                "one thing or another depending on the size of the batch."
+            )
+    _clear_notes(proto)
+    return proto
+
+
+def _opset(proto: ModelProto) -> int:
+    return next(each.version for each in proto.opset_import if not each.domain)
+
+
+def _clear_notes(message: Message) -> None:
+    """Take the notes out of a message and of all that it holds."""
+    for note in {"metadata_props", "doc_string"} & {*message.DESCRIPTOR.fields_by_name}:
+        message.ClearField(note)
+    for field, value in message.ListFields():
+        if field.message_type is not None:
+            for part in value if isinstance(value, Sequence) else [value]:
+                _clear_notes(part)
+
+
+def _error(exported: OnnxModel, sample: _Sample) -> float:
+    """The largest difference of an output, as in OnnxCheck; infinite for another shape or NaN."""
+    errors = [0.0]
+    for output, reference in zip(exported(*sample.inputs), sample.outputs, strict=True):
+        if output.shape != reference.shape:
+            return math.inf
+        difference = (output.double() - reference.double()).abs().max()
+        error = float(difference / reference.double().abs().max().clamp(min=1))
+        errors.append(math.inf if math.isnan(error) else error)
+    return max(errors)
+
+
+def _numbered(name: str, count: int) -> list[str]:
+    return [name] if count == 1 else [f"{name}_{number}" for number in range(count)]
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Without what the exporter logs, warns of and prints, which is about its own insides."""
+    level = logging.root.manager.disable
+    logging.disable(logging.WARNING)
+    nowhere = io.StringIO()
+    try:
+        with warnings.catch_warnings(), redirect_stdout(nowhere), redirect_stderr(nowhere):
+            warnings.simplefilter("ignore")
+            yield
+    finally:
+        logging.disable(level)

@@ -1,0 +1,58 @@
+"""What a model returns, as tensors that can be compared."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from biprune.deploy.inputs import random_inputs
+from biprune.seeding import forked_rng
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Tensor]:
+    """The tensors that a forward returns; whatever it draws is drawn from `seed`."""
+    with forked_rng(()):
+        torch.manual_seed(seed)
+        found = flat_outputs(model(*inputs))
+    if not found:
+        raise ValueError("The model returns no tensors, so that nothing can be compared.")
+    return found
+
+
+def batch_size(model: nn.Module, inputs: tuple[Tensor, ...], wanted: int) -> int:
+    """`wanted` if the model runs on so many samples, else as many as there are in `inputs`."""
+    try:
+        outputs(model, random_inputs(inputs, wanted, seed=0), seed=0)
+    except Exception:  # whatever a forward of the user's raises
+        return len(inputs[0])
+    return wanted
+
+
+def flat_outputs(output: object) -> list[Tensor]:
+    """All tensors in what a model returned: one, or a nest of tuples, lists and dicts."""
+    if isinstance(output, Tensor):
+        return [output]
+    values = output.values() if isinstance(output, Mapping) else output
+    if isinstance(values, str) or not isinstance(values, Iterable):
+        return []
+    return [tensor for value in values for tensor in flat_outputs(value)]
+
+
+def difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:
+    """The largest difference, in parts of the largest number in its tensor.
+
+    Infinite if shapes differ, nan if a number is nan.
+    """
+    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
+        return math.inf
+    errors = [0.0]
+    for one, other in zip(expected, found, strict=True):
+        if one.numel():
+            one, other = one.double(), other.double()
+            scale = torch.maximum(one.abs().max(), other.abs().max())
+            errors.append(float((one - other).abs().max() / torch.where(scale == 0, 1.0, scale)))
+    return math.nan if any(map(math.isnan, errors)) else max(errors)

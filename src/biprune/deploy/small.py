@@ -1,0 +1,100 @@
+"""A small model on disk: how to cut the original, and the weights that are left.
+
+A loaded file names no code. The original is built from our registry or passed by the user, cut
+to the kept indices and filled; neither torch-pruning nor an example input is needed for that.
+"""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from types import NoneType
+
+import torch
+from torch import nn
+
+from biprune.deploy.artifact import (
+    METADATA_FILE,
+    check_fields,
+    read_artifact,
+    rebuild,
+    write_artifact,
+)
+from biprune.deploy.certificate import Certificate
+from biprune.deploy.resize import resize_
+from biprune.models import MODELS, create_model
+from biprune.structure import unwrap
+
+SMALL_FIELDS = {"model": (dict, NoneType), "channels_last": bool, "certificate": dict}
+
+
+def save_small(small: nn.Module, folder: Path | str) -> Path:
+    """Write what `shrink` returned into `folder`, as safetensors and JSON."""
+    small = unwrap(small)
+    certificate = getattr(small, "certificate", None)
+    if not isinstance(certificate, Certificate):
+        raise ValueError(
+            f"`small` must be a model that `shrink` returned, got a {type(small).__name__} without "
+            "a certificate."
+        )
+    metadata = {
+        "model": getattr(small, "created_by", None),
+        "channels_last": _is_channels_last(small),
+        "certificate": certificate.to_json(),
+    }
+    return write_artifact(folder, "small", metadata, small.state_dict())
+
+
+def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
+    """Read a small model back, bit for bit, with its layout and certificate, in eval mode.
+
+    Models of our registry are rebuilt; for any other pass the dense `model`, of which a copy is cut
+    and filled.
+    """
+    metadata, tensors = read_artifact(folder, "small")
+    check_fields(metadata, folder, **SMALL_FIELDS)
+    try:
+        certificate = Certificate.from_json(metadata["certificate"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{str(folder)!r} is damaged: 'certificate' in {METADATA_FILE} is not whole."
+        ) from None
+    dense = _dense(metadata["model"], model)
+    kept = {
+        name: {dim: torch.tensor(index, dtype=torch.long) for dim, index in dims.items()}
+        for name, dims in certificate.kept.items()
+    }
+    try:
+        resize_(dense, kept)
+    except ValueError as error:
+        raise ValueError(
+            f"The small model in {str(folder)!r} was not made from this model: {error} Pass "
+            "`model`, built as the original was."
+        ) from None
+    small = rebuild(metadata["model"], tensors, dense)
+    if metadata["channels_last"]:
+        small = small.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    vars(small)["certificate"] = certificate
+    return small
+
+
+def _dense(created_by: dict[str, object] | None, model: nn.Module | None) -> nn.Module:
+    """The original, whatever its weights."""
+    if model is not None:
+        return copy.deepcopy(unwrap(model))
+    if created_by is None or created_by.get("name") not in MODELS:
+        raise ValueError(
+            "The file holds a small version of a model that is not in biprune's registry. Build "
+            "the dense model yourself and pass it as `model`; a copy of it is cut and filled."
+        )
+    return create_model(**created_by)  # pyright: ignore[reportArgumentType]
+
+
+def _is_channels_last(model: nn.Module) -> bool:
+    """Whether a weight lies in memory with its channels last; of 1 x 1 kernels one cannot tell."""
+    return any(
+        parameter.ndim == 4
+        and not parameter.is_contiguous()
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        for parameter in model.parameters()
+    )

@@ -1,0 +1,111 @@
+"""Try a group before it is offered: is the model without the units the one in which they are zero?
+
+Nobody knows every operation that a model may contain, so nothing is believed: half of the units of
+a group are zeroed in a copy with random weights, and removed from another. Random, because a fresh
+or trained model may hide a mistake behind weights that are zero.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from biprune.deploy.inputs import random_inputs
+from biprune.deploy.outputs import batch_size, difference, outputs
+from biprune.deploy.random_weights import randomize_
+from biprune.deploy.resize import resize_
+from biprune.groups import Group
+from biprune.seeding import derive_seed
+from biprune.structure import parameter_names
+
+SAMPLES = 2
+DRAWS = 4  # of the units to remove, until one shows in the outputs
+TOLERANCE = 2**10 * torch.finfo(torch.float32).eps  # of the largest output; rounding is near 2**3
+
+
+class Trial:
+    """A copy of a model with random weights, on which groups are tried.
+
+    `model` must be in float32 and eval mode. Costs two forwards of two samples, and two for each
+    call of `objection`, or up to eight where the removed units happen to be of no consequence.
+    """
+
+    def __init__(self, model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> None:
+        self._seed = seed
+        self._model = copy.deepcopy(model)
+        randomize_(self._model, derive_seed(seed, 1))
+        samples = batch_size(self._model, inputs, SAMPLES)
+        self._inputs = random_inputs(inputs, samples, derive_seed(seed, 0))
+        self._dense = outputs(self._model, self._inputs, seed)
+
+    def objection(self, groups: Sequence[Group]) -> str | None:
+        """Why the units of these groups cannot be removed; None if they can."""
+        for draw in range(DRAWS):
+            keep = {g.name: self._half(g, draw, place) for place, g in enumerate(groups)}
+            masked = copy.deepcopy(self._model)
+            zero_(masked, groups, keep)
+            expected = outputs(masked, self._inputs, self._seed)
+            if objection := self._objection_to(groups, keep, expected):
+                return objection
+            if difference(self._dense, expected) > TOLERANCE:
+                return None
+        return "whether it can be removed does not show in the model's output"
+
+    def _objection_to(
+        self, groups: Sequence[Group], keep: Mapping[str, Tensor], expected: list[Tensor]
+    ) -> str | None:
+        """The same for some units, whose removal should give the outputs `expected`."""
+        small = copy.deepcopy(self._model)
+        shapes = {name: parameter.shape for name, parameter in parameter_names(small).items()}
+        try:
+            resize_(small, kept_indices(groups, keep, shapes))
+        except ValueError as error:
+            return str(error).rstrip(".")
+        try:
+            found = outputs(small, self._inputs, self._seed)
+        except Exception as error:  # whatever a forward of the user's raises
+            return f"the model does not run without some of it ({str(error).splitlines()[0]})"
+        error = difference(expected, found)
+        if math.isinf(error):
+            return "it is part of the model's output"
+        if math.isnan(error):
+            return "with random weights the model's output is not a number"
+        if error > TOLERANCE:
+            return "removing some of it is not the same as setting it to zero"
+        return None
+
+    def _half(self, group: Group, draw: int, place: int) -> Tensor:
+        generator = torch.Generator().manual_seed(derive_seed(self._seed, 2, draw, place))
+        keep = torch.zeros(group.size, dtype=torch.bool)
+        keep[torch.randperm(group.size, generator=generator)[: (group.size + 1) // 2]] = True
+        return keep
+
+
+def kept_indices(
+    groups: Sequence[Group], keep: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, Tensor]]:
+    """What `resize_` needs to remove the units for which `keep` is False."""
+    along: dict[str, dict[int, Tensor]] = {}
+    for group in groups:
+        if bool(keep[group.name].all()):
+            continue
+        for part in group.slices:
+            mine = part.along(keep[group.name], shapes[part.tensor][part.dim])
+            dims = along.setdefault(part.tensor, {})
+            dims[part.dim] = dims[part.dim] & mine if part.dim in dims else mine
+    return {n: {d: m.nonzero().flatten() for d, m in dims.items()} for n, dims in along.items()}
+
+
+@torch.no_grad()
+def zero_(model: nn.Module, groups: Sequence[Group], keep: Mapping[str, Tensor]) -> None:
+    """Set every slice of the units for which `keep` is False to +0.0."""
+    parameters = parameter_names(model)
+    for group in groups:
+        for part in group.slices:
+            values = parameters[part.tensor]
+            gone = ~part.spread(keep[group.name], values.shape)
+            values.masked_fill_(gone.to(values.device), 0.0)

@@ -1,0 +1,73 @@
+"""The variants of a pruned model that are worth a comparison."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from biprune.deploy.csr import with_csr
+from biprune.deploy.inputs import Inputs
+from biprune.deploy.onnx import export_onnx
+from biprune.deploy.runtime import has_onnx
+from biprune.groups import Groups
+from biprune.masks import Masks
+from biprune.seeding import forked_rng
+from biprune.structure import parameter_names, unwrap
+
+Variants = dict[str, nn.Module | Path]
+
+
+def ticket_variants(
+    model: nn.Module,
+    masks: Masks,
+    small: nn.Module | None,
+    example_input: Inputs,
+    folder: Path,
+) -> tuple[Variants, list[str]]:
+    """Variants of the masked `model` by name, the dense one first, and what is to be said of them.
+
+    `small` is what `shrink` made of it, None if nothing could be removed. ONNX files of the dense
+    and of the smallest model are written into `folder` where the extra is installed.
+    """
+    dense = filled(model, masks)
+    variants: Variants = {"dense": dense, "masked": unwrap(model)}
+    notes: list[str] = []
+    if small is not None:
+        variants["small"] = small
+    structure = masks.structure
+    units_are_weights = structure.dim is None and not isinstance(structure, Groups)
+    if units_are_weights and (sparse := with_csr(unwrap(model))):
+        variants["csr"] = sparse
+        notes.append("csr: linear layers as sparse rows; convolutions have no such kernel.")
+    if not has_onnx():
+        notes.append("onnxruntime is not measured: pip install 'biprune[onnx]'")
+        return variants, notes
+    for name in ("dense", "masked" if small is None else "small"):
+        path, module = folder / f"{name}.onnx", variants[name]
+        assert isinstance(module, nn.Module)
+        try:
+            variants[f"onnx {name}"] = export_onnx(module, path, example_input).path
+        except ValueError as error:
+            notes.append(f"onnx {name}: {error}")
+    return variants, notes
+
+
+@torch.no_grad()
+def filled(model: nn.Module, masks: Masks, seed: int = 0) -> nn.Module:
+    """A copy without zeros where `masks` prunes, in the spread of what is kept: for its speed only.
+
+    Some kernels take another time on zeros, so the masked model does not stand in for the dense.
+    """
+    dense = copy.deepcopy(unwrap(model))
+    parameters = parameter_names(dense)
+    with forked_rng(()):
+        torch.manual_seed(seed)
+        for name, mask in masks.items():
+            weight = parameters[name]
+            spread = float(weight.std()) if weight.numel() > 1 else 0.0
+            kept = mask.to(weight.device)
+            weight.copy_(torch.where(kept, weight, torch.randn_like(weight) * (spread or 0.01)))
+    return dense.eval()

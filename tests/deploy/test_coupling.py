@@ -1,0 +1,239 @@
+from __future__ import annotations
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from architectures import ARCHITECTURES, CLASSES, Residual, build, images
+from biprune.deploy import coupling as coupling_module
+from biprune.deploy.coupling import find_groups
+from biprune.deploy.trial import Trial
+from biprune.groups import Group, Slice
+
+# Worked out by hand from the networks: every group with its number of units.
+GROUPS = {
+    "residual": {"stem.weight": 6, "conv1.weight": 4, "conv3.weight": 8},
+    "dense": {"stem.weight": 6, "conv1.weight": 4, "conv2.weight": 4},
+    "inverted": {"stem.weight": 6, "expand.weight": 12},
+    "grouped": {"conv1.weight": 4, "wide.weight": 6, "mixed.weight": 4},
+    "flat": {"0.weight": 4, "4.weight": 6, "7.weight": 10},
+    "squeeze": {"conv1.weight": 8, "squeeze.weight": 4, "conv2.weight": 6},
+    "torch_vit": {
+        "blocks.0.layers.0.self_attn.in_proj_weight": 4,
+        "blocks.0.layers.0.linear1.weight": 16,
+        "blocks.0.layers.1.self_attn.in_proj_weight": 4,
+        "blocks.0.layers.1.linear1.weight": 16,
+    },
+    "written_vit": {
+        "blocks.0.attention.qkv.weight": 3,
+        "blocks.0.fc1.weight": 16,
+        "blocks.1.attention.to_q.weight": 4,
+        "blocks.1.fc1.weight": 16,
+        "blocks.2.attention.c_attn.weight": 2,
+        "blocks.2.fc1.weight": 16,
+    },
+    "padded": {"conv2.weight": 6},
+    "transposed": {"down.weight": 6, "up.weight": 8, "side.weight": 4, "join.weight": 6},
+    "group_normed": {"0.weight": 4},
+    "shuffled": {"conv3.weight": 6},
+    "joined": {"wide.weight": 4, "wide.weight[4]": 6},
+}
+# Beside the layer that is the output, which is left out everywhere.
+LEFT_OUT = {
+    "torch_vit": {"patches.weight": "norm whose statistics are over all of it"},
+    "written_vit": {"patches.weight": "norm whose statistics are over all of it"},
+    "padded": {"conv1.weight": "has fewer channels than the rest of it"},
+    "group_normed": {"3.weight": "its filters can only go all together"},
+    "shuffled": {
+        "conv1.weight": "the model does not run without some of it",
+        "conv2.weight": "removing some of it is not the same as setting it to zero",
+    },
+}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_groups_of(name: str) -> None:
+    found = find_groups(build(name), images())
+    assert {group.name: group.size for group in found.groups} == GROUPS[name]
+    reasons = dict(found.left_out)
+    outputs = [n for n, reason in reasons.items() if reason == "it is the model's output"]
+    assert len(outputs) == 1
+    del reasons[outputs[0]]
+    assert reasons.keys() == LEFT_OUT.get(name, {}).keys()
+    for weight, reason in LEFT_OUT.get(name, {}).items():
+        assert reason in reasons[weight]
+
+
+def slices(group: Group) -> dict[tuple[str, int], tuple[str, bool]]:
+    return {(part.tensor, part.dim): (part.role, part.gated) for part in group.slices}
+
+
+def group_of(model: nn.Module, name: str) -> Group:
+    return next(group for group in find_groups(model, images()).groups if group.name == name)
+
+
+def test_a_residual_stream_owns_all_that_write_and_read_it() -> None:
+    group = group_of(build("residual"), "stem.weight")
+    assert slices(group) == {
+        ("stem.weight", 0): ("filter", False),
+        ("stem_norm.weight", 0): ("other", True),
+        ("stem_norm.bias", 0): ("other", True),
+        ("conv1.weight", 1): ("input", False),
+        ("conv2.weight", 0): ("filter", False),
+        ("norm2.weight", 0): ("other", True),
+        ("norm2.bias", 0): ("other", True),
+        ("conv3.weight", 1): ("input", False),
+        ("shortcut.weight", 1): ("input", False),
+    }
+    assert all(torch.equal(part.places, torch.arange(6)[:, None]) for part in group.slices)
+
+
+def test_without_a_norm_the_filter_is_the_gate() -> None:
+    assert slices(group_of(build("flat"), "4.weight")) == {
+        ("4.weight", 0): ("filter", True),
+        ("4.bias", 0): ("other", True),
+        ("7.weight", 1): ("input", False),
+    }
+
+
+def test_norms_behind_a_concatenation_and_of_other_kinds_are_gates() -> None:
+    dense = slices(group_of(build("dense"), "conv1.weight"))
+    assert {key for key, (_, gated) in dense.items() if gated} == {
+        (f"norm{number}.{name}", 0) for number in (2, 3) for name in ("weight", "bias")
+    }
+    normed = slices(group_of(build("transposed"), "up.weight"))
+    assert normed["norm.weight", 0] == ("other", True)
+    assert normed["up.weight", 1] == ("filter", False)
+    linear = slices(group_of(build("flat"), "7.weight"))
+    assert linear["8.weight", 0] == ("other", True)
+    assert linear["9.weight", 0] == ("other", False)  # PReLU
+
+
+def test_places_behind_a_flattened_map_and_a_concatenation() -> None:
+    flat = group_of(build("flat"), "4.weight").slices[-1]
+    assert torch.equal(flat.places, torch.arange(96).view(6, 16))
+    dense = {(p.tensor, p.dim): p for p in group_of(build("dense"), "conv2.weight").slices}
+    assert dense["head.weight", 1].places.flatten().tolist() == [10, 11, 12, 13]
+    assert dense["norm3.bias", 0].places.flatten().tolist() == [10, 11, 12, 13]
+
+
+def test_heads_lie_in_queries_keys_and_values() -> None:
+    name = "blocks.0.layers.0.self_attn.in_proj_weight"
+    rows, bias, columns = group_of(build("torch_vit"), name).slices
+    assert rows.places[1].tolist() == [3, 4, 5, 15, 16, 17, 27, 28, 29]
+    assert torch.equal(bias.places, rows.places)
+    assert columns.places[1].tolist() == [3, 4, 5]
+    assert (columns.role, columns.gated, rows.gated) == ("input", True, False)
+
+
+def test_grouped_convolutions_lose_what_leaves_more_units() -> None:
+    model = build("grouped")
+    narrow = {(p.tensor, p.dim): p for p in group_of(model, "mixed.weight").slices}
+    assert narrow["mixed.weight", 0].places[1].tolist() == [3, 4, 5]
+    assert narrow["narrow.weight", 0].places[1].tolist() == [2, 3]
+    assert narrow["multiplied.weight", 0].places[1].tolist() == [4, 5, 6, 7]
+    wide = {(p.tensor, p.dim): p for p in group_of(model, "conv1.weight").slices}
+    assert wide["conv1.weight", 0].places[1].tolist() == [1, 5]
+    assert wide["wide.weight", 1].places[1].tolist() == [1]
+
+
+def test_nothing_is_touched_and_weights_do_not_matter() -> None:
+    model = build("residual").train()
+    model.stem.weight.requires_grad_(False)
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    random = torch.get_rng_state()
+    found = find_groups(nn.DataParallel(model), images())
+    assert model.training
+    assert not model.stem.weight.requires_grad
+    assert torch.equal(torch.get_rng_state(), random)
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+    for parameter in model.parameters():  # where zero weights hide everything
+        nn.init.zeros_(parameter)
+    again = find_groups(model.double(), images().double())
+    for one, other in zip(found.groups, again.groups, strict=True):
+        assert one.name == other.name
+        assert slices(one) == slices(other)
+
+
+class Unweighted(nn.Module):
+    """Reads its channels without weights as well, and returns some of them."""
+
+    def __init__(self, norm: nn.Module, returns: bool = False) -> None:
+        super().__init__()
+        self.conv, self.norm, self.returns = nn.Conv2d(3, 4, 3), norm, returns
+        self.head = nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor | tuple[Tensor, Tensor]:
+        x = self.norm(self.conv(x))
+        logits = self.head(x.mean(dim=(2, 3)))
+        return (logits, x.square()) if self.returns else logits
+
+
+def test_what_cannot_be_removed_is_left_out_with_the_reason() -> None:
+    without = find_groups(Unweighted(nn.BatchNorm2d(4, affine=False)), images())
+    assert without.left_out["conv.weight"] == "it runs through a norm without weights"
+    returned = find_groups(Unweighted(nn.Identity(), returns=True), images())
+    assert returned.left_out["conv.weight"] == "it is the model's output"
+    weighted = Unweighted(nn.Identity())
+    nn.utils.parametrizations.weight_norm(weighted.conv)
+    assert find_groups(weighted, images()).left_out["conv.weight"] == "it is parametrized"
+
+
+def test_attention_that_cannot_lose_heads_is_left_out() -> None:
+    class Added(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.attention = nn.MultiheadAttention(4, 2, add_bias_kv=True, batch_first=True)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.attention(x, x, x, need_weights=False)[0]
+
+    found = find_groups(Added(), torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)))
+    assert not found.groups
+    assert found.left_out == {
+        "attention.in_proj_weight": "attention of one head or with added keys"
+    }
+
+
+def test_models_that_cannot_be_traced_are_refused_with_a_way_out() -> None:
+    with pytest.raises(ValueError, match=r"Pass an `example_input` that it runs on.*'filter'"):
+        find_groups(Residual(), torch.zeros(1, 4, 8, 8))
+
+
+def shifted(group: Group) -> Group:
+    """A coupling that is wrong: the reader's channels are the neighbours."""
+    wrong = [
+        Slice(p.tensor, p.dim, p.places.roll(1, 0) if p.role == "input" else p.places, p.role)
+        for p in group.slices
+    ]
+    return Group(group.name, tuple(wrong))
+
+
+def test_a_wrong_group_does_not_pass_the_trial() -> None:
+    model = build("flat")
+    trial = Trial(model, (images(),), seed=0)
+    for group in find_groups(model, images()).groups:
+        assert trial.objection([group]) is None
+        assert "not the same as setting it to zero" in str(trial.objection([shifted(group)]))
+        part = Group(group.name, tuple(p for p in group.slices if p.role != "input"))
+        assert "does not run without some of it" in str(trial.objection([part]))
+
+
+class Quarrel:
+    """A trial in which two groups do not go together."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    def objection(self, groups: list[Group]) -> str | None:
+        self.calls += 1
+        return "they quarrel" if {"b", "g"} <= {group.name for group in groups} else None
+
+
+def test_groups_that_do_not_go_together_are_found_by_halves() -> None:
+    groups = [Group(name, ()) for name in "abcdefgh"]
+    quarrel = Quarrel()
+    found = coupling_module._tried(groups, {}, quarrel)  # pyright: ignore[reportArgumentType]
+    assert [group.name for group in found.groups] == list("abcdefh")
+    assert found.left_out == {"g": "together with other groups, they quarrel"}
+    assert quarrel.calls < 2 * len(groups)

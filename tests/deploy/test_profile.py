@@ -1,0 +1,328 @@
+"""Sizes against files and counts by hand; latency against candidates whose times are known."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import save_file
+from torch import Tensor, nn
+
+from biprune.deploy import profile as profile_module
+from biprune.deploy import variants as variants_module
+from biprune.deploy.csr import CsrLinear, with_csr
+from biprune.deploy.footprint import Footprint, footprint
+from biprune.deploy.measured import Latency, Profile, Row
+from biprune.deploy.onnx import export_onnx
+from biprune.deploy.profile import profile
+from biprune.deploy.sparse import pack
+from biprune.deploy.timing import interleaved, ratio
+from biprune.deploy.variants import filled, ticket_variants
+from biprune.masks import Masks
+from biprune.structure import get_structure
+
+
+def perceptron(zeros: float = 0.0) -> nn.Module:
+    torch.manual_seed(0)
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 32), nn.ReLU(), nn.Linear(32, 10)).eval()
+    with torch.no_grad():
+        for layer in (model[1], model[3]):
+            layer.weight[torch.rand_like(layer.weight) < zeros] = 0.0
+    return model
+
+
+def masks_of(model: nn.Module) -> Masks:
+    weights = {n: p != 0 for n, p in model.named_parameters() if p.ndim > 1}
+    return Masks(weights, get_structure("weight"))
+
+
+INPUTS = torch.zeros(2, 1, 8, 8)
+WEIGHTS, BIASES = 64 * 32 + 32 * 10, 42
+
+
+def test_sizes_of_a_dense_model(tmp_path: Path) -> None:
+    model = perceptron()
+    save_file(model.state_dict(), tmp_path / "state")
+    expected = Footprint(
+        parameters=WEIGHTS + BIASES,
+        nonzero=WEIGHTS + BIASES,
+        macs=WEIGHTS,
+        bytes=(tmp_path / "state").stat().st_size,
+    )
+    assert footprint(model, INPUTS) == expected
+
+
+def test_a_masked_model_does_the_same_work_in_a_smaller_file(tmp_path: Path) -> None:
+    model = perceptron(zeros=0.9)
+    kept = masks_of(model)
+    save_file(pack(model.state_dict(), kept), tmp_path / "ticket")
+    size = footprint(model, INPUTS)
+    assert size.nonzero == sum(int(mask.sum()) for mask in kept.values()) + BIASES
+    assert (size.parameters, size.macs) == (WEIGHTS + BIASES, WEIGHTS)
+    assert size.bytes == (tmp_path / "ticket").stat().st_size
+    assert size.bytes < footprint(perceptron(), INPUTS).bytes / 3
+
+
+def test_tied_parameters_count_once() -> None:
+    model = nn.Sequential(nn.Linear(4, 4, bias=False), nn.Linear(4, 4, bias=False))
+    model[1].weight = model[0].weight
+    size = footprint(model, torch.zeros(1, 4))
+    assert (size.parameters, size.nonzero, size.macs) == (16, 16, 32)
+
+
+def test_sizes_of_an_onnx_file(tmp_path: Path) -> None:
+    model = perceptron(zeros=0.9)
+    check = export_onnx(model, tmp_path / "model.onnx", INPUTS)
+    expected = footprint(model, INPUTS)
+    size = footprint(check.path, INPUTS)
+    assert size == replace(expected, macs=None, bytes=check.path.stat().st_size)
+
+
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 12), (5, 12), (2, 3, 12)])
+def test_sparse_rows_give_what_the_layer_gives(shape: tuple[int, ...], bias: bool) -> None:
+    layer = nn.Linear(12, 7, bias=bias)
+    with torch.no_grad():
+        layer.weight[torch.rand_like(layer.weight) < 0.7] = 0.0
+    inputs = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(CsrLinear(layer)(inputs), layer(inputs))
+
+
+def test_sparse_rows_replace_linear_layers_with_zeros_and_nothing_else() -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    dense, conv, sparse = nn.Linear(8, 8), nn.Conv1d(5, 5, 1), nn.Linear(8, 4)
+    model = nn.Sequential(encoder, dense, conv, nn.Sequential(sparse)).eval()
+    with torch.no_grad():
+        for weight in (sparse.weight, conv.weight, encoder.linear1.weight):
+            weight[:, ::2] = 0.0
+    found = with_csr(model)
+    assert found is not None
+    assert [type(module) for module in found] == [*map(type, model[:3]), nn.Sequential]
+    assert isinstance(found[3][0], CsrLinear)
+    assert isinstance(found[0].linear1, nn.Linear)
+    assert isinstance(model[3][0], nn.Linear)
+    tokens = torch.randn(3, 5, 8)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(tokens), model(tokens))
+    assert with_csr(nn.Sequential(dense, conv)) is None
+
+
+def test_sizes_of_sparse_rows() -> None:
+    model = perceptron(zeros=0.9)
+    found = with_csr(model)
+    assert found is not None
+    size, masked = footprint(found, INPUTS), footprint(model, INPUTS)
+    assert (size.parameters, size.nonzero, size.macs) == (WEIGHTS + BIASES, masked.nonzero, None)
+    held = 8 * (masked.nonzero - BIASES) + 4 * (33 + 11) + 4 * BIASES  # values, columns, starts
+    assert held < size.bytes < held + 1000
+
+
+class Waiting(nn.Module):
+    """Takes so many milliseconds, eval mode or not."""
+
+    def __init__(self, milliseconds: float) -> None:
+        super().__init__()
+        self.seconds = milliseconds / 1000
+        self.layer = nn.Linear(2, 2)
+        self.seen: list[tuple[int, bool, bool, int]] = []
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        inference = torch.is_inference_mode_enabled()
+        self.seen.append((len(inputs), self.training, inference, torch.get_num_threads()))
+        time.sleep(self.seconds)
+        return self.layer(inputs)
+
+
+def test_latency_of_known_times() -> None:
+    slow, fast = Waiting(20), Waiting(5)
+    before = torch.get_num_threads()
+    result = profile(
+        {"slow": slow, "fast": fast}, torch.zeros(1, 2), batches=(1, 3), rounds=5, threads=2
+    )
+    assert torch.get_num_threads() == before
+    assert (result.threads, result.rounds) == (2, 5)
+    assert [row.name for row in result.rows] == ["slow", "fast"]
+    for row, expected in zip(result.rows, (20, 5), strict=True):
+        assert list(row.latency) == [1, 3]
+        for each in row.latency.values():
+            assert expected <= each.median <= each.p90
+            assert each.median < expected + 10
+    assert result.rows[0].latency[1].speedup == 1.0
+    assert 1.5 < result.rows[1].latency[3].speedup < 4.1
+    # Three to warm up and five rounds at each size, in eval and inference mode; one counts macs.
+    timed = [(1, False, True, 2)] * 8 + [(3, False, True, 2)] * 8
+    assert fast.seen[:16] == timed
+    assert [size for size, *_ in fast.seen[16:]] == [1]
+    assert fast.training
+
+
+def test_candidates_take_turns() -> None:
+    order: list[str] = []
+    candidates: dict[str, Callable[[], object]] = {
+        name: (lambda name=name: order.append(name)) for name in "abc"
+    }
+    seconds = interleaved(candidates, rounds=4, warm_up=2)
+    assert {name: len(each) for name, each in seconds.items()} == {"a": 4, "b": 4, "c": 4}
+    rounds = ["".join(order[i : i + 3]) for i in range(0, 18, 3)]
+    assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
+    assert [each[0] for each in rounds[2:]] == ["a", "b", "c", "a"]
+
+
+def test_the_ratio_is_taken_within_rounds() -> None:
+    seconds = {"base": [1.0, 10.0, 1.0], "own": [2.0, 20.0, 2.2]}
+    assert ratio(seconds, "own", "base") == pytest.approx(2.0)
+
+
+def row(name: str, nonzero: int, macs: int | None, *speedups: float) -> Row:
+    latency = {b: Latency(1 / s, 2 / s, s) for b, s in zip((1, 64), speedups, strict=True)}
+    runtime = "onnxruntime" if macs is None else "torch"
+    return Row(name, runtime, Footprint(100, nonzero, macs, 400), latency)
+
+
+def verdict(*rows: Row) -> str:
+    return Profile([*rows], threads=1, rounds=9).verdict
+
+
+DENSE = row("dense", 100, 50, 1.0, 1.0)
+MASKED = row("masked", 10, 50, 0.98, 1.02)
+ZEROS_GAIN_NOTHING = (
+    "Masked weights are zeros in dense tensors: no kernel here skips them, and masked is 0.98 "
+    "times as fast as dense at batch 1, 1.02 times at batch 64."
+)
+
+
+def test_the_verdict_says_plainly_that_zeros_gain_nothing() -> None:
+    assert verdict(DENSE, MASKED) == ZEROS_GAIN_NOTHING
+    slower = row("csr", 10, 45, 0.5, 0.7)
+    assert verdict(DENSE, MASKED, slower) == (
+        f"{ZEROS_GAIN_NOTHING} There is no speed-up worth the name: csr is 0.50 times as fast as "
+        "dense at batch 1, 0.70 times at batch 64."
+    )
+
+
+def test_the_verdict_names_the_fastest() -> None:
+    small, slower = row("small", 10, 5, 2.0, 3.0), row("csr", 10, 45, 2.4, 1.2)
+    assert verdict(DENSE, MASKED, slower, small) == (
+        f"{ZEROS_GAIN_NOTHING} The variant small is 2.00 times as fast as dense at batch 1, 3.00 "
+        "times at batch 64."
+    )
+
+
+def test_what_the_runtime_gains_is_not_taken_for_the_prunings() -> None:
+    dense, small = row("onnx dense", 100, None, 4.0, 2.0), row("onnx small", 10, None, 6.0, 2.2)
+    assert verdict(DENSE, dense, small) == (
+        "Without any pruning onnxruntime is 4.00 times as fast as dense at batch 1, 2.00 times at "
+        "batch 64; there onnx small is 1.50 times as fast as onnx dense at batch 1, 1.10 times at "
+        "batch 64."
+    )
+    assert verdict(DENSE, small) == (
+        "The variant onnx small is 6.00 times as fast as dense at batch 1, 2.20 times at batch 64."
+    )
+
+
+def test_zeros_that_do_gain_something_are_not_denied() -> None:
+    assert verdict(DENSE, row("masked", 10, 50, 1.0, 1.5)) == (
+        "The zeros of masked are in dense tensors, and it is 1.00 times as fast as dense at batch "
+        "1, 1.50 times at batch 64."
+    )
+
+
+def test_one_variant_has_no_verdict() -> None:
+    assert verdict(DENSE) == ""
+
+
+def test_variants_of_an_unstructured_ticket(tmp_path: Path) -> None:
+    model = perceptron(zeros=0.9)
+    masks = masks_of(model)
+    variants, notes = ticket_variants(model, masks, None, INPUTS, tmp_path)
+    assert list(variants) == ["dense", "masked", "csr", "onnx dense", "onnx masked"]
+    assert variants["masked"] is model
+    assert variants["onnx masked"] == tmp_path / "masked.onnx"
+    assert len(notes) == 1
+    assert "convolutions" in notes[0]
+    result = profile(variants, INPUTS, batches=[1, 4], rounds=2)
+    assert [each.name for each in result.rows] == list(variants)
+    assert all(0 < t.median <= t.p90 for each in result.rows for t in each.latency.values())
+    assert "zeros" in result.verdict
+
+
+def test_variants_with_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def written(model: nn.Module, path: Path, example_input: Tensor) -> SimpleNamespace:
+        exported.append(model)
+        return SimpleNamespace(path=path)
+
+    exported: list[nn.Module] = []
+    monkeypatch.setattr(variants_module, "export_onnx", written)
+    model, small = perceptron(zeros=0.9), perceptron()
+    masks = Masks(masks_of(model), get_structure("filter"))
+    variants, notes = ticket_variants(model, masks, small, INPUTS, tmp_path)
+    assert list(variants) == ["dense", "masked", "small", "onnx dense", "onnx small"]
+    assert variants["small"] is small
+    assert exported == [variants["dense"], small]
+    assert variants["onnx small"] == tmp_path / "small.onnx"
+    assert notes == []
+
+
+def test_variants_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(variants_module, "has_onnx", lambda: False)
+    model = perceptron(zeros=0.5)
+    variants, notes = ticket_variants(model, masks_of(model), None, INPUTS, tmp_path)
+    assert list(variants) == ["dense", "masked", "csr"]
+    assert notes[-1] == "onnxruntime is not measured: pip install 'biprune[onnx]'"
+
+
+def test_a_model_that_cannot_be_exported_is_measured_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(*_: object) -> None:
+        raise ValueError("The model cannot be exported to ONNX: it jumps about.")
+
+    monkeypatch.setattr(variants_module, "export_onnx", refused)
+    model = nn.Linear(64, 2)
+    variants, notes = ticket_variants(model, masks_of(model), None, INPUTS, tmp_path)
+    assert list(variants) == ["dense", "masked"]
+    assert notes == [
+        f"onnx {name}: The model cannot be exported to ONNX: it jumps about."
+        for name in ("dense", "masked")
+    ]
+
+
+def test_the_dense_variant_has_no_zeros_and_keeps_the_rest() -> None:
+    model = perceptron(zeros=0.9)
+    masks, drawn = masks_of(model), torch.get_rng_state()
+    dense = filled(model, masks)
+    for name, parameter in dense.named_parameters():
+        assert torch.count_nonzero(parameter) == parameter.numel()
+        kept = masks.get(name, torch.ones_like(parameter, dtype=torch.bool))
+        assert torch.equal(parameter[kept], model.get_parameter(name)[kept])
+    assert torch.equal(torch.get_rng_state(), drawn)
+    assert footprint(model, INPUTS).nonzero < WEIGHTS  # the masked one is untouched
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"rounds": 0}, "`rounds` must be at least 1, got 0"),
+        ({"batches": [1, 0]}, "`batches` must be at least 1, got 0"),
+        ({"batches": []}, "must not be empty"),
+        ({"threads": 0}, "`threads` must be at least 1, got 0"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(arguments: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        profile({"dense": nn.Linear(2, 2)}, torch.zeros(1, 2), **arguments)
+
+
+def test_threads_and_modes_are_put_back_after_a_failure() -> None:
+    before, model = torch.get_num_threads(), nn.Linear(2, 2)
+    with pytest.raises(RuntimeError, match="shapes cannot be multiplied"):
+        profile({"dense": model}, torch.zeros(1, 3), rounds=1, threads=before + 1)
+    assert torch.get_num_threads() == before
+    assert model.training
+    assert profile_module.WARM_UP == 3

@@ -1,0 +1,257 @@
+from __future__ import annotations
+
+import copy
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from architectures import ARCHITECTURES, build, images
+from biprune.deploy.coupling import Coupling, find_groups
+from biprune.deploy.macs import count_macs
+from biprune.deploy.shrink import shrink
+from biprune.deploy.trial import zero_
+from biprune.groups import Group, Slice
+
+
+def pruned(name: str, seed: int = 0) -> tuple[nn.Module, Coupling, dict[str, Tensor]]:
+    """A model of which a random half of the units of every group is zero."""
+    model = build(name)
+    found = find_groups(model, images())
+    generator = torch.Generator().manual_seed(seed)
+    keep = {}
+    for group in found.groups:
+        keep[group.name] = torch.zeros(group.size, dtype=torch.bool)
+        keep[group.name][torch.randperm(group.size, generator=generator)[: group.size // 2]] = True
+    zero_(model, found.groups, keep)
+    return model, found, keep
+
+
+def distance(one: nn.Module, other: nn.Module, seed: int = 11) -> float:
+    """The largest difference of outputs in float64, in parts of the largest output."""
+    x = images(16, seed).double()
+    with torch.no_grad():
+        expected, found = (copy.deepcopy(m).double().eval()(x) for m in (one, other))
+    return float((expected - found).abs().max() / expected.abs().max())
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_all_units_of_groups_go_and_outputs_stay(name: str) -> None:
+    model, found, keep = pruned(name)
+    before = {n: p.clone() for n, p in model.state_dict().items()}
+    small = shrink(model, found, images())
+    assert distance(model, small) < 1e-12
+    with torch.no_grad():
+        torch.testing.assert_close(small(images(4)), model(images(4)))
+    parameters, originals = dict(small.named_parameters()), dict(model.named_parameters())
+    for group in found.groups:
+        kept = int(keep[group.name].sum())
+        part = group.filters[0]
+        lost = (group.size - kept) * part.places.shape[1]
+        for other in found.groups:  # of the groups that share this weight
+            if other is not group and any(p.tensor == part.tensor for p in other.filters):
+                lost += int((~keep[other.name]).sum())
+        assert parameters[part.tensor].shape[part.dim] == (
+            originals[part.tensor].shape[part.dim] - lost
+        )
+    certificate = small.certificate
+    assert certificate.units == sum(units.numel() for units in keep.values())
+    assert certificate.units_removed == sum(int((~units).sum()) for units in keep.values())
+    assert certificate.zeros_left == 0 < certificate.zeros
+    assert certificate.max_error < 1e-12
+    assert certificate.after.parameters == sum(p.numel() for p in small.parameters())
+    assert certificate.after.macs == sum(count_macs(small, images()).values())
+    assert certificate.before.macs > certificate.after.macs
+    assert certificate.after.bytes == sum(
+        t.numel() * t.element_size() for t in small.state_dict().values()
+    )
+    assert all(torch.equal(p, before[n]) for n, p in model.state_dict().items())
+
+
+def test_what_is_kept_are_the_indices_of_the_original() -> None:
+    model, found, keep = pruned("residual")
+    small = shrink(model, found, images())
+    kept = keep["conv1.weight"].nonzero().flatten().tolist()
+    assert list(small.certificate.kept["conv1.weight"][0]) == kept
+    assert list(small.certificate.kept["norm1.bias"][0]) == kept
+    stem = keep["stem.weight"].nonzero().flatten()
+    rows = torch.tensor(kept)
+    expected = model.conv1.weight[rows][:, stem]
+    assert torch.equal(small.conv1.weight, expected)
+    assert torch.equal(small.norm1.running_mean, model.norm1.running_mean[rows])
+
+
+@pytest.mark.parametrize("name", ["residual", "torch_vit", "written_vit"])
+def test_the_small_model_trains(name: str) -> None:
+    small = shrink(*pruned(name)[:2], images()).train()
+    optimizer = torch.optim.SGD(small.parameters(), lr=0.1)
+    before = {n: p.detach().clone() for n, p in small.named_parameters()}
+    loss = nn.functional.cross_entropy(small(images(8)), torch.arange(8) % 5)
+    loss.backward()
+    optimizer.step()
+    assert all(not torch.equal(p, before[n]) for n, p in small.named_parameters())
+
+
+def conv_net(bias: float) -> nn.Sequential:
+    """Filter 1 is empty; behind the norm it gives relu(bias)."""
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        net = nn.Sequential(
+            nn.Conv2d(3, 4, 3, padding=1, bias=False),
+            nn.BatchNorm2d(4),
+            nn.ReLU(),
+            nn.Conv2d(4, 6, 3, padding=1),
+            nn.ReLU(),
+            nn.Flatten(),
+            nn.Linear(6 * 64, 5),
+        ).eval()
+    with torch.no_grad():
+        net[0].weight[1] = 0
+        net[1].bias[1] = bias
+    return net
+
+
+def test_an_empty_filter_goes_if_it_gives_exact_zeros() -> None:
+    negative = shrink(conv_net(-0.5), None, images())
+    assert negative[0].out_channels == 3
+    assert distance(negative, conv_net(-0.5)) < 1e-12
+    positive = shrink(conv_net(0.5), None, images())
+    assert positive[0].out_channels == 4
+    assert positive.certificate.units_removed == 0
+    assert positive.certificate.zeros_left == 27
+    assert "27 stay: the rest of their unit is not zero, or gives" in str(positive.certificate)
+
+
+def test_channels_that_nobody_reads_go() -> None:
+    net = conv_net(0.5)
+    with torch.no_grad():
+        net[3].weight[:, [1, 2]] = 0
+    small = shrink(net, None, images())
+    assert (small[0].out_channels, small[3].in_channels) == (2, 2)
+    assert distance(net, small) < 1e-12
+
+
+def test_what_goes_lets_more_go() -> None:
+    """conv 3 reads only channel 1 for its filter 2, and that is gone: so is the filter."""
+    net = conv_net(-0.5)
+    with torch.no_grad():
+        net[3].weight[2] = 0
+        net[3].weight[2, 1] = 1.0
+        net[3].bias[2] = -1.0
+    small = shrink(net, None, images())
+    assert (small[0].out_channels, small[3].out_channels) == (3, 5)
+    assert distance(net, small) < 1e-12
+
+
+def test_a_layer_keeps_a_unit() -> None:
+    net = conv_net(0.5)
+    with torch.no_grad():
+        net[3].weight.zero_()
+        net[3].bias.zero_()
+    small = shrink(net, None, images())
+    assert (small[0].out_channels, small[3].out_channels) == (1, 1)
+    assert distance(net, small) == 0
+
+
+class Summed(nn.Module):
+    """The channels are read by a layer, and by a sum without weights that no graph shows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, 5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv(x)).mean(dim=(2, 3))
+        return self.head(x) * (1 + x.detach().sum(dim=1, keepdim=True))
+
+
+def test_a_reader_without_weights_is_noticed_and_named() -> None:
+    net = Summed()
+    found = find_groups(net, images())
+    assert [group.name for group in found.groups] == ["conv.weight"]
+    with torch.no_grad():
+        net.head.weight[:, 1] = 0
+    with pytest.raises(ValueError, match=r"outputs differ by .* This comes from conv\.weight\."):
+        shrink(net, found, images())
+
+
+def test_wrong_groups_are_refused_by_name() -> None:
+    model, found, _ = pruned("flat")
+    group = found.groups[1]
+    wrong = tuple(
+        Slice(p.tensor, p.dim, p.places, p.role) for p in group.slices if p.role != "input"
+    )
+    with pytest.raises(ValueError, match=r"differ by inf of their size.* from 4\.weight\."):
+        shrink(model, Coupling((Group(group.name, wrong),), {}), images())
+
+
+def test_precision_layout_and_wrappers() -> None:
+    model, found, _ = pruned("residual")
+    model.stem.weight.requires_grad_(False)
+    model = model.to(torch.bfloat16, memory_format=torch.channels_last)  # pyright: ignore
+    small = shrink(nn.DataParallel(model), found, images().bfloat16())
+    assert type(small) is type(model)
+    assert small.conv1.weight.dtype == torch.bfloat16
+    assert small.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+    assert not small.stem.weight.requires_grad
+    assert small.certificate.dtype == "float64"
+    assert distance(model, small) < 1e-12
+
+
+class Single(nn.Module):
+    """Insists on float32, as code does that makes its own tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv_net(-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.float())
+
+
+def test_models_of_float32_only_are_certified_in_it() -> None:
+    small = shrink(Single(), None, images())
+    assert small.certificate.dtype == "float32"
+    assert small.certificate.tolerance == 1e-4
+    assert small.net[0].out_channels == 3
+
+
+class Fixed(nn.Module):
+    """Takes batches of three and no others."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv_net(-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net(x.view(3, 3, 8, 8))
+
+
+def test_a_model_may_take_batches_of_one_size_only() -> None:
+    small = shrink(Fixed(), None, images(3))
+    assert small.certificate.num_inputs == 12
+    assert small.net[0].out_channels == 3
+    with pytest.raises(ValueError, match=r"cannot be found .* Pass an `example_input`"):
+        shrink(Fixed(), None, images(2))
+
+
+def test_shrinking_again_counts_from_the_original() -> None:
+    model, found, keep = pruned("residual")
+    small = shrink(model, found, images())
+    with torch.no_grad():
+        small.conv2.weight[:, 0] = 0
+        small.conv1.weight[0] = 0
+    again = shrink(small, None, images())
+    first = keep["conv1.weight"].nonzero().flatten().tolist()
+    assert list(again.certificate.kept["conv1.weight"][0]) == first[1:]
+    assert list(again.certificate.kept["stem.weight"][0]) == list(
+        small.certificate.kept["stem.weight"][0]
+    )
+    assert distance(small, again) < 1e-12
+
+
+def test_arguments_are_checked() -> None:
+    with pytest.raises(ValueError, match="`tolerance` must be positive, got 0"):
+        shrink(build("flat"), None, images(), tolerance=0)
+    with pytest.raises(ValueError, match="has no parameters: there is nothing to remove"):
+        shrink(nn.ReLU(), None, images())

@@ -1,0 +1,204 @@
+"""`export` and `profile` on saved tickets of small nets, end to end."""
+
+from __future__ import annotations
+
+import json
+import re
+import shlex
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import onnxruntime
+import pytest
+import torch
+
+import biprune
+from biprune.cli.app import main
+from biprune.deploy import runtime, variants
+
+Result = tuple[int, str, str]
+Run = Callable[[str], Result]
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
+    """Run a command line in this process: exit code, stdout, stderr."""
+    monkeypatch.setenv("COLUMNS", "80")
+
+    def invoke(line: str) -> Result:
+        with pytest.raises(SystemExit) as exit_:
+            main(shlex.split(line))
+        captured = capsys.readouterr()
+        assert isinstance(exit_.value.code, int)
+        return exit_.value.code, captured.out, captured.err
+
+    return invoke
+
+
+def saved(folder: Path, structure: str, sparsity: float) -> Path:
+    data = biprune.load_data("digits", subset=100)
+    model = biprune.create_model("resnet8", in_channels=1, width=4)
+    pruned = biprune.prune(model, data, "omp", sparsity=sparsity, structure=structure, epochs=1)
+    return pruned.save(folder)
+
+
+@pytest.fixture(scope="module")
+def weight(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("weight") / "ticket", "weight", 0.8)
+
+
+@pytest.fixture(scope="module")
+def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return saved(tmp_path_factory.mktemp("group") / "ticket", "group", 0.5)
+
+
+def one_error(result: Result) -> str:
+    """The message of a user's mistake: one line, exit code 2, nothing on stdout."""
+    code, out, err = result
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    return err.removeprefix("error: ").strip()
+
+
+def outputs(path: Path, images: torch.Tensor) -> torch.Tensor:
+    (output,) = onnxruntime.InferenceSession(str(path)).run(None, {"input": images.numpy()})
+    return torch.from_numpy(output)
+
+
+def test_export_writes_what_the_ticket_computes(run: Run, weight: Path, tmp_path: Path) -> None:
+    path = tmp_path / "new" / "model.onnx"
+    code, out, err = run(f"export {weight} {path}")
+    assert (code, err) == (0, "")
+    ticket, images = biprune.load_ticket(weight), torch.randn(3, 1, 8, 8)
+    torch.testing.assert_close(outputs(path, images), ticket.model(images).detach())
+    assert f"{path.stat().st_size:,} bytes" in re.sub(r"\s+", " ", out)
+    assert "input batch x 1 x 8 x 8" in out
+    assert "output batch x 10" in out
+    assert "onnxruntime gives what PyTorch gives at batch 1, 2, 7" in out
+
+
+def test_export_makes_groups_small_unless_told_not_to(
+    run: Run, group: Path, tmp_path: Path
+) -> None:
+    code, out, _ = run(f"export {group} {tmp_path / 'small.onnx'} --json")
+    small = json.loads(out)
+    assert code == 0
+    _, out, _ = run(f"export {group} {tmp_path / 'masked.onnx'} --no-shrink --json")
+    masked = json.loads(out)
+    assert small["parameters"] < masked["parameters"]
+    assert small["bytes"] < masked["bytes"]
+    assert small["inputs"] == masked["inputs"] == {"input": ["batch", 1, 8, 8]}
+    assert small["file"] == str(tmp_path / "small.onnx")
+    images = torch.randn(2, 1, 8, 8)
+    torch.testing.assert_close(
+        outputs(tmp_path / "small.onnx", images), outputs(tmp_path / "masked.onnx", images)
+    )
+
+
+OWN_MODEL = """
+from torch import nn
+
+def net(hidden=6):
+    return nn.Sequential(nn.Flatten(), nn.Linear(64, hidden), nn.ReLU(), nn.Linear(hidden, 10))
+"""
+
+
+def test_own_models(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "own_net.py").write_text(OWN_MODEL)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    sys.path.insert(0, str(tmp_path))
+    model = biprune.create_model("own_net:net", hidden=8)
+    data = [(torch.randn(8, 1, 8, 8), torch.arange(8))]
+    biprune.prune(model, data, "omp", sparsity=0.5, epochs=1).save(tmp_path / "own")
+    assert "pass it as `model`" in one_error(run("export own out.onnx"))
+    own = "export own out.onnx --model own_net:net --model-option hidden=8"
+    assert "Pass `--input-shape`, such as 3x32x32" in one_error(run(own))
+    assert "differ in name or shape" in one_error(run("export own out.onnx --model own_net:net"))
+    code, _, _ = run(f"{own} --input-shape 1x8x8")
+    assert code == 0
+    images = torch.randn(4, 1, 8, 8)
+    expected = biprune.load_ticket(tmp_path / "own", model).model(images).detach()
+    torch.testing.assert_close(outputs(tmp_path / "out.onnx", images), expected)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("export {ticket} {folder}/m.onnx --input-shape 1x0x8", "`--input-shape` takes sizes"),
+        ("export {ticket} {folder}/m.onnx --input-shape 8,8", "such as 3x32x32, got '8,8'"),
+        ("export {ticket} {folder}/m.onnx --input-shape 2x8x8", "does not run on samples of 2x8x8"),
+        ("export {ticket} {folder}", "it is a folder"),
+        ("export {folder} {folder}/m.onnx", "holds nothing saved by biprune"),
+        ("export {ticket} {folder}/m.onnx --model-option a=1", "goes with `--model`"),
+        ("profile {folder}", "holds nothing saved by biprune"),
+        ("profile {ticket} --batches 1,0", "`--batches` takes sizes of at least 1, got '1,0'"),
+        ("profile {ticket} --batches one", "`--batches` takes numbers such as 0,2, got 'one'"),
+        ("profile {ticket} --rounds 0", "'--rounds'"),
+        ("profile {ticket} --threads 0", "`--threads` must be at least 1, got 0"),
+        ("profile {ticket} --input-shape 2x8x8", "does not run on samples of 2x8x8"),
+    ],
+)
+def test_mistakes(run: Run, weight: Path, tmp_path: Path, line: str, message: str) -> None:
+    assert message in one_error(run(line.format(ticket=weight, folder=tmp_path)))
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_export_without_the_extra(run: Run, weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "find_spec", lambda name: None)
+    assert "pip install 'biprune[onnx]'" in one_error(run(f"export {weight} m.onnx"))
+
+
+def test_profile_of_an_unstructured_ticket(
+    run: Run, weight: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "has_onnx", lambda: False)
+    before = torch.get_num_threads()
+    code, out, _ = run(f"profile {weight} --batches 1,3 --rounds 2 --threads 1 --json")
+    document = json.loads(out)
+    assert code == 0
+    assert (document["threads"], document["rounds"]) == (1, 2)
+    rows = {row["name"]: row for row in document["rows"]}
+    assert list(rows) == ["dense", "masked", "csr"]
+    model = biprune.load_ticket(weight).model
+    nonzero = sum(int(torch.count_nonzero(p)) for p in model.parameters())
+    assert rows["masked"]["size"]["nonzero"] == nonzero
+    assert rows["dense"]["size"]["nonzero"] == rows["dense"]["size"]["parameters"]
+    assert rows["masked"]["size"]["macs"] == rows["dense"]["size"]["macs"]
+    assert rows["masked"]["size"]["bytes"] < rows["dense"]["size"]["bytes"]
+    for row in rows.values():
+        assert list(row["latency"]) == ["1", "3"]
+    assert re.search(r"zeros (of masked are )?in dense tensors", document["verdict"])
+    removed, csr, onnx = document["notes"]
+    assert "nothing can be removed" in removed
+    assert "convolutions" in csr
+    assert "'biprune[onnx]'" in onnx
+    torch.set_num_threads(before)
+
+
+def test_profile_of_groups_as_tables(
+    run: Run, group: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(variants, "has_onnx", lambda: False)
+    before = torch.get_num_threads()
+    code, out, err = run(f"profile {group} --batches 2 --rounds 2 --threads 1")
+    assert (code, err) == (0, "")
+    macs = {
+        found[1].strip(): int(found[2].replace(",", ""))
+        for found in re.finditer(r"^ (\w+) +[\d,]+ +[\d,]+ +([\d,]+) +[\d,]+ *$", out, re.MULTILINE)
+    }
+    assert list(macs) == ["dense", "masked", "small"]
+    assert macs["small"] < macs["masked"] == macs["dense"]
+    assert "A forward in inference mode, 1 thread, 2 rounds" in out
+    timed = re.findall(r"^ (.+?) +2 +\d+\.\d\d +\d+\.\d\d +\d+\.\d\d *$", out, re.MULTILINE)
+    assert timed == ["dense", "masked", "small"]
+    assert "as fast as dense at batch 2" in re.sub(r"\s+", " ", out)
+    torch.set_num_threads(before)
+
+
+@pytest.mark.parametrize("command", ["export", "profile"])
+def test_help_shows_examples(run: Run, command: str) -> None:
+    code, out, _ = run(f"{command} --help")
+    assert code == 0
+    assert f"$ biprune {command} runs/" in out
