@@ -16,10 +16,10 @@ from tempfile import TemporaryDirectory
 import torch
 
 import biprune
-from biprune.deploy.coupling import Coupling
-from biprune.deploy.profile import profile
-from biprune.deploy.shrink import shrink
-from biprune.deploy.variants import ticket_variants
+from biprune.deploy.coupling.find import Coupling
+from biprune.deploy.running.profile import profile
+from biprune.deploy.running.variants import ticket_variants
+from biprune.deploy.shrinking.shrink import shrink
 from biprune.groups import Groups
 from biprune.masked import apply_masks_
 from biprune.methods.base import magnitudes

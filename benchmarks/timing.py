@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from biprune.deploy.timing import interleaved, medians, ratio
+from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.experiments.environment import environment
 
 __all__ = ["Row", "interleaved", "medians", "parser", "ratio", "report", "table"]

@@ -16,7 +16,7 @@ SMALL = {
     "memory": ["--models", "resnet20", "--batches", "2"],
     "selection": ["--sizes", "0.27 M", "--rounds", "1"],
     "pipeline": ["--batch", "8", "--rounds", "1"],
-    "latency": "--model resnet8 --width 4 --batches 1 2 --sparsities 0.5 --rounds 1".split(),
+    "latency": ["--model=resnet8", "--width=4", "--batches=1", "--sparsities=0.5", "--rounds=1"],
 }
 
 

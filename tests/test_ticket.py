@@ -9,8 +9,8 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
-from biprune.deploy.artifact import METADATA_FILE, TENSORS_FILE
-from biprune.deploy.sparse import pack, unpack_masks, unpack_state
+from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
+from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
 from biprune.selection import select

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from biprune.comparing import CompareResult, compare
     from biprune.data import DATASETS, Dataset, load_data
-    from biprune.deploy.certificate import Certificate
-    from biprune.deploy.dense import load_dense, save_dense
-    from biprune.deploy.profile import profile
-    from biprune.deploy.shrink import shrink
-    from biprune.deploy.small import load_small, save_small
+    from biprune.deploy.files.dense import load_dense, save_dense
+    from biprune.deploy.files.small import load_small, save_small
+    from biprune.deploy.running.profile import profile
+    from biprune.deploy.shrinking.certificate import Certificate
+    from biprune.deploy.shrinking.shrink import shrink
     from biprune.loop import Cost, Event
     from biprune.masks import Masks
     from biprune.methods import (
@@ -94,11 +94,11 @@ __all__ = [
 _NAMES_IN = {
     "comparing": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
-    "deploy.certificate": ("Certificate",),
-    "deploy.dense": ("load_dense", "save_dense"),
-    "deploy.profile": ("profile",),
-    "deploy.shrink": ("shrink",),
-    "deploy.small": ("load_small", "save_small"),
+    "deploy.shrinking.certificate": ("Certificate",),
+    "deploy.files.dense": ("load_dense", "save_dense"),
+    "deploy.running.profile": ("profile",),
+    "deploy.shrinking.shrink": ("shrink",),
+    "deploy.files.small": ("load_small", "save_small"),
     "loop": ("Cost", "Event"),
     "masks": ("Masks",),
     "methods": (

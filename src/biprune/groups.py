@@ -3,7 +3,7 @@
 A unit of a group is, say, channel 3 of a residual stream: a filter of every convolution that writes
 it, with bias and norm, and a slice of every convolution that reads it. All of them are zero under
 one mask, so that what is masked is what can be taken away. Who is coupled with whom comes in as
-data, from `deploy.coupling`.
+data, from `deploy/coupling/`.
 """
 
 from __future__ import annotations

@@ -24,6 +24,16 @@ def lay_out_(model: nn.Module, *, channels_last: bool) -> None:
         conv.weight.data = conv.weight.data.contiguous(memory_format=memory_format)
 
 
+def is_channels_last(model: nn.Module) -> bool:
+    """Whether a weight lies in memory with its channels last; of 1 x 1 kernels one cannot tell."""
+    return any(
+        parameter.ndim == 4
+        and not parameter.is_contiguous()
+        and parameter.is_contiguous(memory_format=torch.channels_last)
+        for parameter in model.parameters()
+    )
+
+
 def _is_safe(conv: nn.Conv2d) -> bool:
     is_pointwise = all(size == 1 for size in conv.kernel_size)
     is_strided = any(stride > 1 for stride in conv.stride)

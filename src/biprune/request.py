@@ -110,7 +110,7 @@ class Request:
         if self.structure != "group":
             structure = get_structure(self.structure, self.scope)
             return structure, self._undivided(model, structure)
-        from biprune.deploy.grouping import group_structure
+        from biprune.deploy.coupling.grouping import group_structure
 
         if example_input is None:
             raise ValueError(

@@ -12,22 +12,22 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import device_of
-from biprune.deploy.artifact import (
+from biprune.deploy.files.artifact import (
     check_fields,
     read_artifact,
     rebuild,
     saved_cost,
     write_artifact,
 )
-from biprune.deploy.semi_structured import to_semi_structured
-from biprune.deploy.sparse import pack, unpack_masks, unpack_state
+from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
+from biprune.deploy.running.semi_structured import to_semi_structured
 from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
 from biprune.structure import get_structure, parameter_names, unwrap
 
 if TYPE_CHECKING:
-    from biprune.deploy.onnx import OnnxCheck
+    from biprune.deploy.running.onnx import OnnxCheck
 
 ROUND = "round-"
 Part = TypeVar("Part")
@@ -97,8 +97,8 @@ class Ticket:
         All units of structure "group" are removed; of others what can go without changing the
         function, and `certificate` says how much. A ValueError names the layer if outputs differ.
         """
-        from biprune.deploy.coupling import Coupling
-        from biprune.deploy.shrink import shrink
+        from biprune.deploy.coupling.find import Coupling
+        from biprune.deploy.shrinking.shrink import shrink
 
         inputs = self.example_input(2) if example_input is None else example_input
         structure, model = self.masks.structure, unwrap(self.model)
@@ -124,7 +124,7 @@ class Ticket:
 
         The small model if `shrink`, which is so by default for structure "group".
         """
-        from biprune.deploy.onnx import export_onnx
+        from biprune.deploy.running.onnx import export_onnx
 
         inputs = self.example_input(2) if example_input is None else example_input
         if shrink is None:

@@ -8,9 +8,9 @@ import torch
 from torch import Tensor, nn
 
 from architectures import Attention, CausalAttention, NormedAttention
-from biprune.deploy.attention import HeadAttention, SelfAttention
-from biprune.deploy.heads import find_heads, usual_attention
-from biprune.deploy.resize import resize_
+from biprune.deploy.surgery.attention import HeadAttention, SelfAttention
+from biprune.deploy.surgery.heads import find_heads, usual_attention
+from biprune.deploy.surgery.resize import resize_
 
 WIDTH, HEADS, LENGTH, BATCH = 12, 4, 5, 3
 

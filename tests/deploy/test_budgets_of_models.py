@@ -9,7 +9,7 @@ import pytest
 import torch
 
 import biprune
-from biprune.deploy.coupling import Coupling
+from biprune.deploy.coupling.find import Coupling
 from biprune.deploy.macs import total_macs
 from biprune.groups import Groups
 from biprune.masked import apply_masks_

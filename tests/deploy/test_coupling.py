@@ -5,9 +5,9 @@ import torch
 from torch import Tensor, nn
 
 from architectures import ARCHITECTURES, CLASSES, Residual, build, images
-from biprune.deploy import coupling as coupling_module
-from biprune.deploy.coupling import find_groups
-from biprune.deploy.trial import Trial
+from biprune.deploy.coupling import find as coupling_module
+from biprune.deploy.coupling.find import find_groups
+from biprune.deploy.coupling.trial import Trial
 from biprune.groups import Group, Slice
 
 # Worked out by hand from the networks: every group with its number of units.

@@ -13,16 +13,16 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from biprune.deploy import profile as profile_module
-from biprune.deploy import variants as variants_module
-from biprune.deploy.csr import CsrLinear, with_csr
-from biprune.deploy.footprint import Footprint, footprint
-from biprune.deploy.measured import Latency, Profile, Row
-from biprune.deploy.onnx import export_onnx
-from biprune.deploy.profile import profile
-from biprune.deploy.sparse import pack
-from biprune.deploy.timing import interleaved, ratio
-from biprune.deploy.variants import filled, ticket_variants
+from biprune.deploy.files.sparse import pack
+from biprune.deploy.running import profile as profile_module
+from biprune.deploy.running import variants as variants_module
+from biprune.deploy.running.csr import CsrLinear, with_csr
+from biprune.deploy.running.footprint import Footprint, footprint
+from biprune.deploy.running.measured import Latency, Profile, Row
+from biprune.deploy.running.onnx import export_onnx
+from biprune.deploy.running.profile import profile
+from biprune.deploy.running.timing import interleaved, ratio
+from biprune.deploy.running.variants import filled, ticket_variants
 from biprune.masks import Masks
 from biprune.structure import get_structure
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.resize import resize_
+from biprune.deploy.surgery.resize import resize_
 
 
 def at(*places: int) -> Tensor:

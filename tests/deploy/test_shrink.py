@@ -7,10 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from architectures import ARCHITECTURES, build, images
-from biprune.deploy.coupling import Coupling, find_groups
+from biprune.deploy.coupling.find import Coupling, find_groups
+from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.macs import count_macs
-from biprune.deploy.shrink import shrink
-from biprune.deploy.trial import zero_
+from biprune.deploy.shrinking.shrink import shrink
 from biprune.groups import Group, Slice
 
 
@@ -185,7 +185,16 @@ def test_wrong_groups_are_refused_by_name() -> None:
         shrink(model, Coupling((Group(group.name, wrong),), {}), images())
 
 
-def test_precision_layout_and_wrappers() -> None:
+def test_a_narrow_strided_convolution_is_laid_out_as_usual() -> None:
+    model, found, _ = pruned("residual")
+    model = model.to(memory_format=torch.channels_last)  # pyright: ignore
+    small = shrink(model, found, images())
+    assert small.conv1.weight.is_contiguous()
+    assert model.conv1.weight.is_contiguous(memory_format=torch.channels_last)
+
+
+def test_precision_layout_and_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("biprune.layout.SAFE_INPUTS", 0)
     model, found, _ = pruned("residual")
     model.stem.weight.requires_grad_(False)
     model = model.to(torch.bfloat16, memory_format=torch.channels_last)  # pyright: ignore

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from architectures import CLASSES
-from biprune.deploy.coupling import Coupling, find_groups
-from biprune.deploy.shrink import shrink
-from biprune.deploy.trial import zero_
+from biprune.deploy.coupling.find import Coupling, find_groups
+from biprune.deploy.coupling.trial import zero_
+from biprune.deploy.shrinking.shrink import shrink
 
 SIZE = 6
 ACTIVATIONS = {

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import build, images
-from biprune.deploy.artifact import METADATA_FILE, TENSORS_FILE
-from biprune.deploy.coupling import find_groups
-from biprune.deploy.resize import resize_
-from biprune.deploy.shrink import shrink
-from biprune.deploy.small import load_small, save_small
-from biprune.deploy.trial import zero_
+from biprune.deploy.coupling.find import find_groups
+from biprune.deploy.coupling.trial import zero_
+from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
+from biprune.deploy.files.small import load_small, save_small
+from biprune.deploy.shrinking.shrink import shrink
+from biprune.deploy.surgery.resize import resize_
 
 Same = Callable[[nn.Module, nn.Module], bool]
 
@@ -51,7 +51,8 @@ def test_a_model_of_the_registry_comes_back_bit_for_bit(
     assert same_state(again, registered)
 
 
-def test_the_layout_comes_back(tmp_path: Path) -> None:
+def test_the_layout_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("biprune.layout.SAFE_INPUTS", 0)
     model = build("residual").to(memory_format=torch.channels_last)  # pyright: ignore
     small = small_of(model, images())
     loaded = load_small(save_small(small, tmp_path), model=build("residual"))
@@ -101,7 +102,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 import torch
-from biprune.deploy.small import load_small
+from biprune.deploy.files.small import load_small
 small = load_small(sys.argv[1])
 print(float(small(torch.ones(1, 1, 8, 8)).double().sum()).hex())
 """

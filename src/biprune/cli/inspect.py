@@ -30,8 +30,8 @@ def inspect_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a saved ticket or dense run is, what it reached and what it cost."""
-    from biprune.deploy.artifact import check_fields, read_artifact, read_metadata
-    from biprune.deploy.dense import DENSE_FIELDS
+    from biprune.deploy.files.artifact import check_fields, read_artifact, read_metadata
+    from biprune.deploy.files.dense import DENSE_FIELDS
     from biprune.ticket import saved_masks
 
     kind = read_metadata(folder)["format"].removeprefix("biprune ")

@@ -19,7 +19,7 @@ def output_folder(out: Path, *, force: bool) -> Path:
 
 def refuse_finished(folder: Path, *, force: bool) -> None:
     """Protect a finished result from being replaced without `--force`."""
-    from biprune.deploy.artifact import METADATA_FILE
+    from biprune.deploy.files.artifact import METADATA_FILE
 
     if (folder / METADATA_FILE).exists() and not force:
         raise ValueError(

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biprune import Ticket
-    from biprune.deploy.measured import Profile
+    from biprune.deploy.running.measured import Profile
 
 EXAMPLES = """\
 $ biprune profile runs/group50
@@ -42,8 +42,8 @@ def profile_command(
     Parameters, multiply-accumulates of one sample, size of the file, and latency.
     """
     from biprune.cli.device import set_threads
-    from biprune.deploy.profile import profile
-    from biprune.deploy.variants import ticket_variants
+    from biprune.deploy.running.profile import profile
+    from biprune.deploy.running.variants import ticket_variants
 
     sizes = options.numbers("--batches", batches, int)
     if min(sizes) < 1:

@@ -97,7 +97,7 @@ def prune_command(
     from biprune import load_data, load_dense, prune
     from biprune.cli.device import check_device, set_threads
     from biprune.cli.models import build_model
-    from biprune.deploy.artifact import read_metadata
+    from biprune.deploy.files.artifact import read_metadata
     from biprune.groups import Groups
     from biprune.request import Request
 

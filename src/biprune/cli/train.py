@@ -68,7 +68,7 @@ def train_command(
     from biprune import load_data, save_dense, train
     from biprune.cli.device import check_device, set_threads
     from biprune.cli.models import build_model, check_model
-    from biprune.deploy.artifact import read_metadata
+    from biprune.deploy.files.artifact import read_metadata
     from biprune.training import Recipe
 
     recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, warmup_epochs=warmup_epochs)

@@ -1,1 +1,1 @@
-"""What becomes of a pruned model: files, for now."""
+"""What becomes of a pruned model: smaller, on disk, measured, shipped."""

@@ -13,7 +13,7 @@ from filelock import Timeout
 from torch import nn
 
 from biprune.data import Dataset, load_data
-from biprune.deploy.dense import load_dense, save_dense
+from biprune.deploy.files.dense import load_dense, save_dense
 from biprune.experiments.environment import environment
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import TRAIN, RunSpec

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.layers import Side
 from biprune.deploy.outputs import flat_outputs
+from biprune.deploy.surgery.layers import Side
 from biprune.methods.gates import following_norms
 
 

@@ -22,7 +22,7 @@ from torch.utils._pytree import tree_leaves
 
 from biprune.checks import check_positive
 from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
-from biprune.deploy.runtime import OnnxModel, require_onnx
+from biprune.deploy.running.runtime import OnnxModel, require_onnx
 from biprune.evaluation import evaluation_mode
 from biprune.files import replaced
 from biprune.seeding import forked_rng

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.heads import find_heads
+from biprune.deploy.coupling.tracing import trace
+from biprune.deploy.coupling.trial import Trial
+from biprune.deploy.coupling.units import coupled
 from biprune.deploy.inputs import Inputs, as_inputs
-from biprune.deploy.tracing import trace
-from biprune.deploy.trial import Trial
-from biprune.deploy.units import coupled
+from biprune.deploy.surgery.heads import find_heads
 from biprune.groups import Group
 from biprune.structure import parameter_names, unwrap
 

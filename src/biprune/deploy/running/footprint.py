@@ -10,10 +10,10 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from biprune.deploy.files.sparse import pack
 from biprune.deploy.inputs import Inputs
 from biprune.deploy.macs import total_macs
-from biprune.deploy.runtime import require_onnx
-from biprune.deploy.sparse import pack
+from biprune.deploy.running.runtime import require_onnx
 from biprune.structure import parameter_names, unwrap
 
 

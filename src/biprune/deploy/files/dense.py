@@ -9,7 +9,7 @@ from typing import Any
 
 from torch import nn
 
-from biprune.deploy.artifact import (
+from biprune.deploy.files.artifact import (
     check_fields,
     prefixed,
     read_artifact,

@@ -12,8 +12,8 @@ from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.layers import Entry, entries, filter_dim, tied
-from biprune.deploy.tracing import Channel, Traced
+from biprune.deploy.coupling.tracing import Channel, Traced
+from biprune.deploy.surgery.layers import Entry, entries, filter_dim, tied
 from biprune.groups import Group, Role, Slice
 
 

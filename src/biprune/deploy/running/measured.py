@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import geometric_mean
 from typing import Literal
 
-from biprune.deploy.footprint import Footprint
+from biprune.deploy.running.footprint import Footprint
 
 NOTICEABLE = 1.1  # a speed-up below this is not worth a file of its own
 

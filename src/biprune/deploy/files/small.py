@@ -13,15 +13,16 @@ from types import NoneType
 import torch
 from torch import nn
 
-from biprune.deploy.artifact import (
+from biprune.deploy.files.artifact import (
     METADATA_FILE,
     check_fields,
     read_artifact,
     rebuild,
     write_artifact,
 )
-from biprune.deploy.certificate import Certificate
-from biprune.deploy.resize import resize_
+from biprune.deploy.shrinking.certificate import Certificate
+from biprune.deploy.surgery.resize import resize_
+from biprune.layout import is_channels_last, lay_out_
 from biprune.models import MODELS, create_model
 from biprune.structure import unwrap
 
@@ -39,7 +40,7 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
         )
     metadata = {
         "model": getattr(small, "created_by", None),
-        "channels_last": _is_channels_last(small),
+        "channels_last": is_channels_last(small),
         "certificate": certificate.to_json(),
     }
     return write_artifact(folder, "small", metadata, small.state_dict())
@@ -72,8 +73,7 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
             "`model`, built as the original was."
         ) from None
     small = rebuild(metadata["model"], tensors, dense)
-    if metadata["channels_last"]:
-        small = small.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]
+    lay_out_(small, channels_last=metadata["channels_last"])
     vars(small)["certificate"] = certificate
     return small
 
@@ -88,13 +88,3 @@ def _dense(created_by: dict[str, object] | None, model: nn.Module | None) -> nn.
             "the dense model yourself and pass it as `model`; a copy of it is cut and filled."
         )
     return create_model(**created_by)  # pyright: ignore[reportArgumentType]
-
-
-def _is_channels_last(model: nn.Module) -> bool:
-    """Whether a weight lies in memory with its channels last; of 1 x 1 kernels one cannot tell."""
-    return any(
-        parameter.ndim == 4
-        and not parameter.is_contiguous()
-        and parameter.is_contiguous(memory_format=torch.channels_last)
-        for parameter in model.parameters()
-    )

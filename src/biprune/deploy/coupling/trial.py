@@ -14,10 +14,10 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from biprune.deploy.coupling.random_weights import randomize_
 from biprune.deploy.inputs import random_inputs
 from biprune.deploy.outputs import batch_size, difference, outputs
-from biprune.deploy.random_weights import randomize_
-from biprune.deploy.resize import resize_
+from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group
 from biprune.seeding import derive_seed
 from biprune.structure import parameter_names

@@ -9,15 +9,22 @@ import torch
 from torch import Tensor, nn
 
 from biprune.checks import check_positive
-from biprune.deploy.certificate import TOLERANCES, Certificate, Indices, Size, certified_error
-from biprune.deploy.coupling import Coupling, find_groups
+from biprune.deploy.coupling.find import Coupling, find_groups
+from biprune.deploy.coupling.trial import kept_indices
 from biprune.deploy.inputs import Inputs, as_inputs, random_inputs
 from biprune.deploy.macs import count_macs
 from biprune.deploy.outputs import batch_size
-from biprune.deploy.removal import units_to_keep
-from biprune.deploy.resize import resize_
-from biprune.deploy.trial import kept_indices
+from biprune.deploy.shrinking.certificate import (
+    TOLERANCES,
+    Certificate,
+    Indices,
+    Size,
+    certified_error,
+)
+from biprune.deploy.shrinking.removal import units_to_keep
+from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group
+from biprune.layout import is_channels_last, lay_out_
 from biprune.seeding import derive_seed
 from biprune.structure import parameter_names, unwrap
 
@@ -94,6 +101,7 @@ def _without(
     shapes = {name: p.shape for name, p in parameter_names(masked).items()}
     kept = kept_indices(groups, keep, shapes)
     resize_(small, kept)
+    lay_out_(small, channels_last=is_channels_last(small))  # unsafe ones as usual
     return small, kept
 
 

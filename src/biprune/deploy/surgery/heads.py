@@ -10,9 +10,9 @@ from typing import Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.attention import HeadAttention, SelfAttention
+from biprune.deploy.coupling.random_weights import randomize_
 from biprune.deploy.outputs import difference, outputs
-from biprune.deploy.random_weights import randomize_
+from biprune.deploy.surgery.attention import HeadAttention, SelfAttention
 from biprune.groups import Group, Role, Slice
 
 Usual = Literal["plain", "causal"]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.heads import Usual, find_heads, usual_attention, without_heads
-from biprune.deploy.layers import mend
+from biprune.deploy.surgery.heads import Usual, find_heads, usual_attention, without_heads
+from biprune.deploy.surgery.layers import mend
 from biprune.structure import parameter_names, unwrap
 
 Kept = Mapping[str, Mapping[int, Tensor]]

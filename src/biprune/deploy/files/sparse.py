@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from biprune.checkpoint import State
-from biprune.deploy.artifact import prefixed, under
+from biprune.deploy.files.artifact import prefixed, under
 
 
 def pack(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:

@@ -11,11 +11,11 @@ import torch
 from torch import Tensor, nn
 
 from biprune.checks import check_whole
-from biprune.deploy.footprint import footprint
 from biprune.deploy.inputs import Inputs, as_inputs, random_inputs
-from biprune.deploy.measured import Latency, Profile, Row
-from biprune.deploy.runtime import OnnxModel
-from biprune.deploy.timing import interleaved, medians, ratio
+from biprune.deploy.running.footprint import footprint
+from biprune.deploy.running.measured import Latency, Profile, Row
+from biprune.deploy.running.runtime import OnnxModel
+from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.evaluation import evaluation_mode
 
 WARM_UP = 3

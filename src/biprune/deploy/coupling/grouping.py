@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from torch import Tensor, nn
 
-from biprune.deploy.coupling import Coupling, find_groups
+from biprune.deploy.coupling.find import Coupling, find_groups
 from biprune.deploy.macs import count_macs
 from biprune.groups import GROUP, Group, Groups, Measure
 from biprune.structure import Patterns, Scope, matching, parameter_names

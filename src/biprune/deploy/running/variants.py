@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from biprune.deploy.csr import with_csr
 from biprune.deploy.inputs import Inputs
-from biprune.deploy.onnx import export_onnx
-from biprune.deploy.runtime import has_onnx
+from biprune.deploy.running.csr import with_csr
+from biprune.deploy.running.onnx import export_onnx
+from biprune.deploy.running.runtime import has_onnx
 from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.seeding import forked_rng

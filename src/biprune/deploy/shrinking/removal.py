@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.layers import loses_groups
-from biprune.deploy.trial import zero_
+from biprune.deploy.coupling.trial import zero_
+from biprune.deploy.surgery.layers import loses_groups
 from biprune.groups import Group, Slice
 from biprune.structure import parameter_names
 

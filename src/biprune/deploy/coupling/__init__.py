@@ -1,0 +1,1 @@
+"""Who goes with whom: the groups of a model, each tried before it is offered."""

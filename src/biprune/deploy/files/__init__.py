@@ -1,0 +1,1 @@
+"""Dense runs, tickets and small models on disk, without pickle."""

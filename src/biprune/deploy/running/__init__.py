@@ -1,0 +1,1 @@
+"""Where a model runs: ONNX, sparse kernels, and what each takes."""

@@ -1,0 +1,1 @@
+"""The smaller model, and the certificate that it computes the same."""
