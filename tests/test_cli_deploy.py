@@ -14,7 +14,9 @@ import pytest
 import torch
 
 import biprune
+from biprune.budget import kept_fractions
 from biprune.cli.app import main
+from biprune.deploy.macs import total_macs
 from biprune.deploy.running import runtime, variants
 
 Result = tuple[int, str, str]
@@ -202,3 +204,84 @@ def test_help_shows_examples(run: Run, command: str) -> None:
     code, out, _ = run(f"{command} --help")
     assert code == 0
     assert f"$ biprune {command} runs/" in out
+
+
+def test_shrink_saves_a_certified_model(run: Run, group: Path, tmp_path: Path) -> None:
+    code, out, err = run(f"shrink {group} --out {tmp_path / 'small'}")
+    assert (code, err) == (0, "")
+    small, ticket = biprune.load_small(tmp_path / "small"), biprune.load_ticket(group)
+    images = torch.randn(5, 1, 8, 8, generator=torch.Generator().manual_seed(1))
+    torch.testing.assert_close(small(images), ticket.model(images), rtol=1e-4, atol=1e-5)
+    before, after = (sum(p.numel() for p in m.parameters()) for m in (ticket.model, small))
+    assert after < before
+    text = re.sub(r"\s+", " ", out)
+    assert f"parameters {before:,} -> {after:,}" in text
+    assert "zeros left 0 of" in text
+    assert f"Next: biprune profile {group}" in text
+    code, out, _ = run(f"shrink {group} --out {tmp_path / 'small'} --force --json")
+    document = json.loads(out)
+    assert document["certificate"]["after"]["parameters"] == after
+    assert document["certificate"]["max_error"] < 1e-12
+
+
+def test_shrink_of_single_weights_says_how_little_can_go(
+    run: Run, weight: Path, tmp_path: Path
+) -> None:
+    code, out, _ = run(f"shrink {weight} --out {tmp_path / 'small'} --json")
+    certificate = json.loads(out)["certificate"]
+    assert code == 0
+    assert certificate["zeros_left"] > 0.8 * certificate["zeros"]
+
+
+def test_mistakes_of_shrink(run: Run, group: Path, tmp_path: Path) -> None:
+    assert "is the ticket itself" in one_error(run(f"shrink {group} --out {group}"))
+    assert "no biprune.json" in one_error(run(f"shrink {tmp_path} --out {tmp_path / 'x'}"))
+    message = one_error(run(f"shrink {group} --input-shape 3xx --out {tmp_path / 'x'}"))
+    assert "`--input-shape` takes sizes such as 3x32x32" in message
+
+
+def test_prune_to_a_budget_prints_asked_against_reached(run: Run, tmp_path: Path) -> None:
+    dense, out_folder = tmp_path / "dense", tmp_path / "half"
+    options = "--model-option width=8 --model-option shortcut=B --subset 100"
+    assert run(f"train resnet8 digits --epochs 1 {options} --out {dense}")[0] == 0
+    prune = f"prune {dense} --structure group --method magnitude --epochs 1"
+    code, out, _ = run(f"{prune} --budget macs=0.5 --out {out_folder}")
+    assert code == 0
+    ticket = biprune.load_ticket(out_folder)
+    reached = kept_fractions(
+        ticket.masks.structure, [count.kept for count in ticket.masks.per_layer().values()]
+    )
+    assert 0.48 < reached["macs"] <= 0.5
+    text = re.sub(r"\s+", " ", out)
+    assert "Asked to keep 50.00 % of the macs: kept" in text
+    assert f"{100 * reached['macs']:.2f} % of the macs" in text
+    for name, count in ticket.masks.per_layer().items():
+        assert re.search(rf"{name} - {count.kept} {count.total} \d+\.\d %", text), name
+    assert "Not pruned: head.weight, it is the model's output." in text
+    assert f"Next: biprune shrink {out_folder}" in text
+    small = ticket.shrink()
+    left = total_macs(small, ticket.example_input()) / total_macs(
+        ticket.model, ticket.example_input()
+    )
+    assert left == pytest.approx(reached["macs"], rel=1e-6)
+    mistakes = {
+        "--budget macs": "`--budget` must look like macs=0.5",
+        "--budget macs=0.5 --sparsity 0.5": "the same thing twice",
+        "--budget macs=0.001": "cannot be pruned to 0.001 of its macs",
+        "": "Say how much to prune",
+    }
+    for given, message in mistakes.items():
+        assert message in one_error(run(f"{prune} {given} --out {tmp_path / 'no'}")), given
+
+
+def test_prune_two_of_four(run: Run, tmp_path: Path) -> None:
+    dense, folder = tmp_path / "dense", tmp_path / "blocks"
+    options = "--model-option width=4 --subset 100"
+    assert run(f"train resnet8 digits --epochs 1 {options} --out {dense}")[0] == 0
+    code, out, _ = run(f"prune {dense} --structure 2:4 --method omp --epochs 1 --out {folder}")
+    assert code == 0
+    assert "Not pruned: stem.conv.weight, its 1 inputs do not divide by 4." in out
+    masks = biprune.load_ticket(folder).masks
+    assert masks.structure.name == "2:4"
+    assert masks.sparsity == 0.5
+    assert "0.5000" in run(f"inspect {folder}")[1]
