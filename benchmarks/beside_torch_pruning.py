@@ -13,12 +13,10 @@ from __future__ import annotations
 
 import argparse
 import copy
-import json
 import statistics
 import warnings
 from collections.abc import Callable
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -29,22 +27,15 @@ import biprune
 from biprune.data import Dataset
 from biprune.deploy.macs import total_macs
 from biprune.evaluation import accuracy
-from biprune.experiments.environment import environment
+from study import add, cell, parser, records
 
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--root", type=Path, required=True, help="folder of cifar-10-batches-bin")
-    parser.add_argument("--subset", type=int, default=5_000, help="training images")
-    parser.add_argument("--passes", type=int, default=20, help="over the data, of every run")
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--jsonl", type=Path, required=True, metavar="FILE")
-    options = parser.parse_args()
+    options = parser(__doc__, subset=5_000)
+    options.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
+    options = options.parse_args()
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         run_seed(options, seed)
@@ -78,10 +69,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
             "passes": options.passes,
             "subset": options.subset,
             "lr": options.lr,
-            **environment(),
         }
-        with options.jsonl.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        add(options.jsonl, record)
         print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
 
 
@@ -181,12 +170,6 @@ ROWS: dict[str, Row] = {
 }
 
 
-def records(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
-
-
 def markdown(runs: list[dict[str, Any]]) -> str:
     """Mean ± standard deviation (seeds) of the accuracy, and the MACs reached."""
     fractions = sorted({run["kept"] for run in runs}, reverse=True)
@@ -196,11 +179,9 @@ def markdown(runs: list[dict[str, Any]]) -> str:
         cells = []
         for kept in fractions:
             own = [run for run in runs if run["row"] == name and run["kept"] == kept]
-            values = [run["accuracy"] for run in own]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            reached = statistics.mean(run["macs"] for run in own)
-            cells.append(f"{statistics.mean(values):.2f} ± {spread:.2f} ({len(own)})")
-            cells.append(f"{100 * reached:.1f} %")
+            cells.append(cell([run["accuracy"] for run in own]))
+            reached = [100 * run["macs"] for run in own]
+            cells.append(f"{statistics.mean(reached):.1f} %" if reached else "")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

@@ -10,36 +10,26 @@ runs are in the file already and are not run again.
 from __future__ import annotations
 
 import argparse
-import json
-import statistics
 from dataclasses import dataclass
 from itertools import product
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
 import biprune
-from biprune.experiments.environment import environment
 from biprune.loop import Setup, fit
 from biprune.methods.base import Outcome, Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiPAlgorithm
+from study import add, cell, parser, records
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0] if __doc__ else None)
-    parser.add_argument("--root", type=Path, required=True, help="folder of cifar-10-batches-bin")
-    parser.add_argument("--subset", type=int, default=10_000, help="training images")
-    parser.add_argument("--model", default="resnet8")
-    parser.add_argument("--passes", type=int, default=20, help="over the data, of the longer runs")
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--sparsities", type=float, nargs="+", default=[0.9, 0.95, 0.98])
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--jsonl", type=Path, required=True, metavar="FILE")
-    options = parser.parse_args()
+    options = parser(__doc__, subset=10_000)
+    options.add_argument("--model", default="resnet8")
+    options.add_argument("--sparsities", type=float, nargs="+", default=[0.9, 0.95, 0.98])
+    options = options.parse_args()
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         run_seed(options, seed)
@@ -114,17 +104,9 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
             "model": options.model,
             "subset": options.subset,
             "lr": options.lr,
-            **environment(),
         }
-        with options.jsonl.open("a", encoding="utf-8") as file:
-            file.write(json.dumps(record) + "\n")
+        add(options.jsonl, record)
         print(f"seed {seed}  {sparsity:g}  {name}: {ticket.accuracy:.2f}", flush=True)
-
-
-def records(file: Path) -> list[dict[str, Any]]:
-    if not file.exists():
-        return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
 
 
 def markdown(runs: list[dict[str, Any]]) -> str:
@@ -137,9 +119,7 @@ def markdown(runs: list[dict[str, Any]]) -> str:
         cells = []
         for sparsity in sparsities:
             values = [run["accuracy"] for run in own if run["sparsity"] == sparsity]
-            spread = statistics.stdev(values) if len(values) > 1 else 0.0
-            mean = statistics.mean(values) if values else 0.0
-            cells.append(f"{mean:.2f} ± {spread:.2f} ({len(values)})" if values else "")
+            cells.append(cell(values))
         lines.append(f"| {name} | {own[0]['backward_passes']:,} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

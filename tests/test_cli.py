@@ -11,7 +11,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from inspect import Parameter, signature
 from pathlib import Path
 from typing import Any, get_args
@@ -30,28 +29,16 @@ from biprune.cli.app import app, main
 from biprune.loop import Event
 from biprune.schedule import Shape
 from biprune.structure import Scope
+from command_line import Run, one_error, runner
 
 COMMANDS = ("demo", "train", "prune", "inspect", "list")
 TINY = "--subset 200 --width 4 --epochs 2"
 BIPRUNE = [sys.executable, "-c", "from biprune.cli import main; main()"]
 
-Result = tuple[int, str, str]
-Run = Callable[..., Result]
-
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line in this process: exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def invoke(line: str) -> Result:
-        with pytest.raises(SystemExit) as exit_:
-            main(shlex.split(line))
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return invoke
+    return runner(capsys, monkeypatch)
 
 
 @pytest.fixture(scope="module")
@@ -65,16 +52,6 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def saved(folder: Path) -> dict[str, Any]:
     return json.loads((folder / "biprune.json").read_text())
-
-
-def one_error(result: Result) -> str:
-    """The message of a user's mistake: one line, exit code 2, nothing on stdout."""
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.startswith("error: ")
-    assert err.count("\n") == 1
-    assert err.endswith("\n")
-    return err.removeprefix("error: ").strip()
 
 
 def test_train_saves_what_the_library_trains(run: Run, dense: Path) -> None:

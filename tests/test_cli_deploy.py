@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-import shlex
 import sys
-from collections.abc import Callable
 from pathlib import Path
 
 import onnxruntime
@@ -15,27 +13,14 @@ import torch
 
 import biprune
 from biprune.budget import kept_fractions
-from biprune.cli.app import main
 from biprune.deploy.macs import total_macs
 from biprune.deploy.running import runtime, variants
-
-Result = tuple[int, str, str]
-Run = Callable[[str], Result]
+from command_line import Run, one_error, runner
 
 
 @pytest.fixture
 def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    """Run a command line in this process: exit code, stdout, stderr."""
-    monkeypatch.setenv("COLUMNS", "80")
-
-    def invoke(line: str) -> Result:
-        with pytest.raises(SystemExit) as exit_:
-            main(shlex.split(line))
-        captured = capsys.readouterr()
-        assert isinstance(exit_.value.code, int)
-        return exit_.value.code, captured.out, captured.err
-
-    return invoke
+    return runner(capsys, monkeypatch)
 
 
 def saved(folder: Path, structure: str, sparsity: float) -> Path:
@@ -53,14 +38,6 @@ def weight(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def group(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return saved(tmp_path_factory.mktemp("group") / "ticket", "group", 0.5)
-
-
-def one_error(result: Result) -> str:
-    """The message of a user's mistake: one line, exit code 2, nothing on stdout."""
-    code, out, err = result
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    return err.removeprefix("error: ").strip()
 
 
 def outputs(path: Path, images: torch.Tensor) -> torch.Tensor:
