@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from pathlib import Path
 from typing import NamedTuple
 
 import pytest
@@ -293,3 +294,13 @@ def test_bad_input(
     call = {"model": conv_net, "data": batches, "method": "bip", "sparsity": 0.5} | arguments
     with pytest.raises(error, match=text):
         biprune.prune(**call)
+
+
+def test_a_checkpoint_of_another_budget_is_refused(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], tmp_path: Path
+) -> None:
+    options = {"structure": "group", "epochs": 1, "checkpoint": tmp_path}
+    biprune.prune(conv_net, batches, "gmp", sparsity=0.5, **options)
+    for other in ({"budget": {"macs": 0.5}}, {"sparsity": 0.5, "round_to": 2}):
+        with pytest.raises(ValueError, match="belongs to another run"):
+            biprune.prune(conv_net, batches, "gmp", **other, **options)

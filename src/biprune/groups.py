@@ -127,6 +127,11 @@ class Groups(Structure):
         return id(self)
 
     @property
+    def settings(self) -> dict[str, Any]:
+        """Name, scope, and what `sparsity` is measured in."""
+        return {**super().settings, "measure": self.measure, "round_to": self.round_to}
+
+    @property
     def tensors(self) -> list[str]:
         """The parameters that hold units, in model order."""
         held = {part.tensor for group in self.groups for part in group.slices}

@@ -53,7 +53,7 @@ class Request:
                 f"`{name}` counts what can be removed from a model, which is known for "
                 f'structure="group" alone, got structure={self.structure!r}.'
             )
-        self.removed  # noqa: B018  # all that is wrong is said before anything runs
+        _ = self.removed  # what is wrong is said before anything runs
 
     @property
     def measure(self) -> Measure:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
-from typing import Literal, get_args
+from typing import Any, Literal, get_args
 
 import torch
 from torch import Tensor, nn
@@ -39,6 +39,11 @@ class Structure:
     unit: str
     dim: int | None
     scope: Scope
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What tells this structure from others on the same model, JSON-able."""
+        return {"structure": self.name, "scope": self.scope}
 
     def pool(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Score of each unit, flat: the L2 norm of max(score, 0) over the unit.

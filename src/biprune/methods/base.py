@@ -67,8 +67,7 @@ class Target:
         """Every field by name, JSON-able: what a checkpoint must share to be resumed."""
         return {
             "sparsity": self.sparsity,
-            "structure": self.structure.name,
-            "scope": self.structure.scope,
+            **self.structure.settings,
             "include": self.include,
             "exclude": self.exclude,
             "allow_empty": self.allow_empty,
