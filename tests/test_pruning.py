@@ -304,3 +304,43 @@ def test_a_checkpoint_of_another_budget_is_refused(
     for other in ({"budget": {"macs": 0.5}}, {"sparsity": 0.5, "round_to": 2}):
         with pytest.raises(ValueError, match="belongs to another run"):
             biprune.prune(conv_net, batches, "gmp", **other, **options)
+
+
+class TwoInputs(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.left, self.right, self.head = nn.Linear(4, 8), nn.Linear(4, 8), nn.Linear(8, 3)
+
+    def forward(self, left: Tensor, right: Tensor) -> Tensor:
+        return self.head(torch.relu(self.left(left) + self.right(right)))
+
+
+def test_groups_of_a_model_with_two_inputs() -> None:
+    example = (torch.randn(6, 4), torch.randn(6, 4))
+    ticket = biprune.prune(
+        TwoInputs(),
+        [(*example, torch.arange(6) % 3)],
+        "magnitude",
+        sparsity=0.5,
+        structure="group",
+        epochs=1,
+        loss=lambda model, batch: nn.functional.cross_entropy(model(*batch[:2]), batch[2]),
+        example_input=example,
+    )
+    with pytest.raises(ValueError, match="not a single tensor"):
+        ticket.shrink()
+    small = ticket.shrink(example)
+    torch.testing.assert_close(small(*example), ticket.model(*example))
+    assert small.left.out_features == small.right.out_features == 4
+
+
+def test_a_ticket_remembers_the_precision_of_its_input(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], tmp_path: Path
+) -> None:
+    data = [(images.double(), labels) for images, labels in batches]
+    options = {"structure": "group", "sparsity": 0.5, "epochs": 1}
+    ticket = biprune.prune(conv_net.double(), data, "magnitude", **options)
+    ticket.save(tmp_path)
+    again = biprune.load_ticket(tmp_path, model=conv_net)
+    assert again.example_input(3).dtype == torch.float64
+    assert again.shrink().certificate.max_error < 1e-12

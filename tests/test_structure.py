@@ -5,6 +5,7 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
+from biprune.request import Request
 from biprune.selection import select
 from biprune.structure import get_structure, parameter_names, prunable, unwrap
 
@@ -43,6 +44,14 @@ def test_a_pattern_that_prunes_nothing_or_all_is_refused(name: str) -> None:
 def test_what_does_not_divide_into_blocks_is_not_prunable() -> None:
     model = nn.Sequential(nn.Conv2d(3, 8, 3), nn.Conv2d(8, 6, 1), nn.ConvTranspose2d(6, 8, 2))
     assert list(prunable(model, get_structure("2:4"))) == ["1.weight"]
+    assert list(prunable(model, get_structure("2:4"), include="*")) == ["1.weight"]
+    with pytest.raises(ValueError, match=r"0.weight: its 3 inputs do not divide by 5"):
+        prunable(model, get_structure("2:5"))
+    found = Request(None, "2:4").target(model, None)
+    assert found.left_out == {
+        "0.weight": "its 3 inputs do not divide by 4",
+        "2.weight": "it is a transposed convolution",
+    }
 
 
 def test_what_is_prunable_in_a_conv_net(conv_net: nn.Module) -> None:

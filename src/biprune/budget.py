@@ -36,7 +36,11 @@ class CostModel:
             for part in group.slices:
                 dims[part.tensor][part.dim].append((index, part.places.shape[1]))
         self._tensors: dict[str, tuple[float, list[Dimension]]] = {}
+        self._products = [0.0] * len(self._sizes)
         self._fixed = 0.0
+        if self._measure == "macs":
+            self._products = [structure.products.get(g.name, 0.0) for g in structure.groups]
+            self._fixed = float(structure.products.get("", 0.0))
         for name, shape in structure.shapes.items():
             cost = prod(shape) if self._measure == "params" else structure.macs.get(name, 0)
             held = [(shape[dim], groups) for dim, groups in dims[name].items()]
@@ -49,7 +53,9 @@ class CostModel:
         """The cost when group i keeps counts[i] units."""
         if self._measure == "units":
             return sum(counts)
-        return self._fixed + sum(self.by_tensor(counts).values())
+        shares = zip(self._products, counts, self._sizes, strict=True)
+        products = sum(cost * count / size for cost, count, size in shares)
+        return self._fixed + products + sum(self.by_tensor(counts).values())
 
     def by_tensor(self, counts: Sequence[int]) -> dict[str, float]:
         """The same of each parameter that holds units."""
@@ -92,10 +98,13 @@ def counts_within(
 ) -> Counts:
     """The most units of each group, in the order of the scope, that (1 - sparsity) can pay for.
 
-    In the scope "layer" they depend on nothing but the structure and are remembered.
+    Units whose score is zero are dead, as those are that an earlier round pruned, and do not come
+    back. In the scope "layer" the counts depend on nothing else but the structure, and are
+    remembered.
     """
+    alive = tuple(int(torch.count_nonzero(score)) for score in units.values())
     if structure.scope == "layer":
-        return list(_even_counts(structure, sparsity, allow_empty))
+        return list(_even_counts(structure, sparsity, allow_empty, alive))
     flat = torch.cat(list(units.values()))
     sizes = [group.size for group in structure.groups]
     best_first = flat.clone()
@@ -108,25 +117,32 @@ def counts_within(
     def leading(total: int) -> Counts:
         return torch.bincount(owners[:total], minlength=len(sizes)).tolist()
 
-    return _fitted(leading, sparsity, structure, allow_empty)
+    return _fitted(leading, sparsity, structure, allow_empty, alive)
 
 
 @lru_cache(maxsize=64)
-def _even_counts(structure: Groups, sparsity: float, allow_empty: bool) -> tuple[int, ...]:
+def _even_counts(
+    structure: Groups, sparsity: float, allow_empty: bool, alive: tuple[int, ...]
+) -> tuple[int, ...]:
     sizes = [group.size for group in structure.groups]
 
     def even(total: int) -> Counts:
         return share_out(total, sizes, at_least=0 if allow_empty else 1)
 
-    return tuple(_fitted(even, sparsity, structure, allow_empty))
+    return tuple(_fitted(even, sparsity, structure, allow_empty, alive))
 
 
 def _fitted(
-    counts_of: Callable[[int], Counts], sparsity: float, structure: Groups, allow_empty: bool
+    counts_of: Callable[[int], Counts],
+    sparsity: float,
+    structure: Groups,
+    allow_empty: bool,
+    alive: Sequence[int],
 ) -> Counts:
     """The most of `counts_of(total)`, rounded, that fits; then whatever single step still does."""
-    cost, sizes = CostModel(structure), [group.size for group in structure.groups]
+    cost, total_units = CostModel(structure), sum(group.size for group in structure.groups)
     fewest = smallest_counts(structure, allow_empty=allow_empty)
+    sizes = [max(pair) for pair in zip(alive, fewest, strict=True)]
     limit = (1 - sparsity) * cost.dense * (1 + 1e-9)  # so that the whole is within the whole
 
     def rounded(total: int) -> Counts:
@@ -135,10 +151,10 @@ def _fitted(
         return [max(low, min(step * structure.round_to, size)) for step, size, low in pairs]
 
     first = 0 if allow_empty else len(sizes)
-    totals = range(first, sum(sizes) + 1)
+    totals = range(first, total_units + 1)
     fitting = bisect_right(totals, limit, key=lambda total: cost(rounded(total)))
     counts = rounded(totals[fitting - 1]) if fitting else fewest
-    for index in sorted(range(len(sizes)), key=lambda i: counts[i] / sizes[i]):
+    for index in sorted(range(len(sizes)), key=lambda i: counts[i] / max(sizes[i], 1)):
         while counts[index] < sizes[index]:
             more = min(counts[index] + structure.round_to, sizes[index])
             trial = [*counts[:index], more, *counts[index + 1 :]]

@@ -110,13 +110,15 @@ class Groups(Structure):
     """The structure "group": a unit is one unit of a coupled group.
 
     `measure` is what `sparsity` is the removed fraction of: of the units, or of the multiply-adds
-    or parameters of the whole model, which `macs` and `shapes` give by parameter name. The kept
-    units of a group are a multiple of `round_to` where they are not all of them.
+    or parameters of the whole model, which `macs` and `shapes` give by parameter name; `products`
+    are multiply-adds of activations by one another, by the group that they grow with (of none: "").
+    The kept units of a group are a multiple of `round_to` where they are not all of them.
     """
 
     groups: tuple[Group, ...] = field(default=(), repr=False)
     shapes: Mapping[str, Sequence[int]] = field(default_factory=dict, repr=False)
     macs: Mapping[str, int] = field(default_factory=dict, repr=False)
+    products: Mapping[str, int] = field(default_factory=dict, repr=False)
     measure: Measure = "units"
     round_to: int = 1
 
@@ -187,6 +189,7 @@ class Groups(Structure):
             ],
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
             "macs": dict(self.macs),
+            "products": dict(self.products),
             "measure": self.measure,
             "round_to": self.round_to,
         }
@@ -198,7 +201,8 @@ class Groups(Structure):
             Group(each["name"], tuple(Slice.from_json(part) for part in each["slices"]))
             for each in data["groups"]
         )
-        rest = {name: data[name] for name in ("shapes", "macs", "measure", "round_to")}
+        names = ("shapes", "macs", "products", "measure", "round_to")
+        rest = {name: data[name] for name in names}
         return Groups(*GROUP, scope=scope, groups=groups, **rest)
 
 

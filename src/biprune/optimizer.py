@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from torch import Tensor, nn
+from torch import nn
 
+from biprune.deploy.inputs import Inputs
 from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.request import Request
 from biprune.structure import Patterns, Scope, unwrap
-from biprune.ticket import Ticket, check_masks
+from biprune.ticket import Ticket, check_masks, input_fields
 
 
 class BiPOptimizer(BiLevelOptimizer):
@@ -44,13 +45,13 @@ class BiPOptimizer(BiLevelOptimizer):
         include: Patterns = None,
         exclude: Patterns = None,
         allow_empty: bool = False,
-        example_input: Tensor | None = None,
+        example_input: Inputs | None = None,
         **settings: Any,
     ) -> None:
         chosen = {"include": include, "exclude": exclude, "allow_empty": allow_empty}
         request = Request(sparsity, structure, scope, budget, round_to, **chosen)
         target, self.left_out = request.target(model, example_input)
-        self.input_shape = None if example_input is None else list(example_input.shape[1:])
+        self._inputs = input_fields(example_input)
         super().__init__(model, target.sparsity, target.structure, **chosen, **settings)
 
     def ticket(self) -> Ticket:
@@ -66,6 +67,6 @@ class BiPOptimizer(BiLevelOptimizer):
             settings=self.settings,
             sparsity=self.sparsity,
             seed=self.seed,
-            input_shape=self.input_shape,
             left_out=self.left_out,
+            **self._inputs,
         )

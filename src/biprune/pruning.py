@@ -5,17 +5,18 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
-from torch import Tensor, nn
+from torch import nn
 
 from biprune.batches import Batch, Loss
 from biprune.data import Dataset
+from biprune.deploy.inputs import Inputs
 from biprune.loop import Event
 from biprune.methods import Method, get_method
 from biprune.methods.base import Outcome, Start
 from biprune.request import Request, example_of
 from biprune.selection import check_kept
 from biprune.structure import Patterns, Scope
-from biprune.ticket import Ticket, check_masks
+from biprune.ticket import Ticket, check_masks, input_fields
 from biprune.training import Evaluate, TrainResult, copy_model, make_setup, measured
 
 
@@ -42,7 +43,7 @@ def prune(
     compile: bool = False,
     checkpoint: Path | str | None = None,
     progress: Callable[[Event], None] | None = None,
-    example_input: Tensor | None = None,
+    example_input: Inputs | None = None,
     **settings: object,
 ) -> Ticket:
     """Prune a copy of `model` to exactly `sparsity`; the input is not changed.
@@ -101,9 +102,9 @@ def prune(
             sparsity=target.sparsity if outcome.sparsity is None else outcome.sparsity,
             seed=seed,
             data=setup.data,
-            input_shape=None if example_input is None else list(example_input.shape[1:]),
             left_out=left_out,
-            chosen={"include": include, "exclude": exclude, "allow_empty": allow_empty},
+            chosen=request.chosen,
+            **input_fields(example_input),
             dense_accuracy=model.accuracy if isinstance(model, TrainResult) else None,
             rounds=[measure(earlier) for earlier in outcome.rounds],
         )

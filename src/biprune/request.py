@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from biprune.batches import Batch, device_of
 from biprune.checks import check_whole
 from biprune.data import Dataset
+from biprune.deploy.inputs import Inputs
 from biprune.groups import Measure
 from biprune.methods.base import Target
 from biprune.seeding import forked_rng
@@ -22,10 +23,9 @@ from biprune.structure import (
     Scope,
     Structure,
     get_structure,
+    not_in_blocks,
     prunable,
 )
-
-MEASURES: dict[str, Measure] = {"macs": "macs", "params": "params"}
 
 
 @dataclass(frozen=True)
@@ -47,6 +47,11 @@ class Request:
 
     def __post_init__(self) -> None:
         check_whole("round_to", self.round_to, at_least=1)
+        if self.structure == "group" and self.allow_empty:
+            raise ValueError(
+                "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
+                "built."
+            )
         if self.structure != "group" and (self.budget is not None or self.round_to != 1):
             name = "budget" if self.budget is not None else "round_to"
             raise ValueError(
@@ -60,12 +65,13 @@ class Request:
         """What the removed fraction is of."""
         if self.budget is None:
             return "units"
-        if len(self.budget) != 1 or next(iter(self.budget)) not in MEASURES:
+        given = list(self.budget) if isinstance(self.budget, Mapping) else []
+        if len(given) != 1 or given[0] not in ("macs", "params"):
             raise ValueError(
                 '`budget` must be {"macs": fraction} or {"params": fraction}, the fraction kept, '
-                f"got {dict(self.budget)!r}."
+                f"got {self.budget!r}."
             )
-        return MEASURES[next(iter(self.budget))]
+        return given[0]
 
     @property
     def removed(self) -> float:
@@ -97,7 +103,19 @@ class Request:
             )
         return 1 - kept
 
-    def target(self, model: nn.Module, example_input: Tensor | None) -> Found:
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Which tensors were offered, and how much of them in other terms than a sparsity."""
+        budget = {} if self.budget is None else {"budget": dict(self.budget)}
+        return {
+            "include": self.include,
+            "exclude": self.exclude,
+            "allow_empty": self.allow_empty,
+            **budget,
+            **({"round_to": self.round_to} if self.round_to != 1 else {}),
+        }
+
+    def target(self, model: nn.Module, example_input: Inputs | None) -> Found:
         """The target on `model`; groups are found by running it on `example_input`."""
         structure, left_out = self._structure(model, example_input)
         target = Target(self.removed, structure, self.include, self.exclude, self.allow_empty)
@@ -105,7 +123,7 @@ class Request:
         return Found(target, left_out)
 
     def _structure(
-        self, model: nn.Module, example_input: Tensor | None
+        self, model: nn.Module, example_input: Inputs | None
     ) -> tuple[Structure, dict[str, str]]:
         if self.structure != "group":
             structure = get_structure(self.structure, self.scope)
@@ -114,8 +132,8 @@ class Request:
 
         if example_input is None:
             raise ValueError(
-                "To find what is coupled, the model must be run: pass `example_input`, a tensor "
-                "such as the model takes, with two samples or more."
+                "To find what is coupled, the model must be run: pass `example_input`, the tensor "
+                "or the tuple of tensors that the model takes, with two samples or more."
             )
         return group_structure(
             model,
@@ -133,11 +151,10 @@ class Request:
             return {}
         chosen = {"include": self.include, "exclude": self.exclude}
         weights = prunable(model, get_structure("weight"), **chosen)
-        divided = prunable(model, structure, **chosen)
         return {
-            name: f"its {weight.shape[1]} inputs do not divide by {structure.size}"
+            name: reason
             for name, weight in weights.items()
-            if name not in divided
+            if (reason := not_in_blocks(model, weight, structure))
         }
 
 
@@ -149,7 +166,10 @@ class Found(NamedTuple):
 
 
 def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:
-    """Two inputs of the model from its data, on its device; None if they are no tensor."""
+    """Two inputs of the model from its data, on its device; None if they are no tensor.
+
+    Of a batch that is a tuple the first element is taken.
+    """
     if isinstance(data, Dataset):
         side = data.image_size
         inputs: object = torch.zeros(2, data.in_channels, side, side)

@@ -45,8 +45,8 @@ def check_reachable(
         if (least := cost(fewest) / cost.dense) > 1 - sparsity:
             raise ValueError(
                 f"The model cannot be pruned to {1 - sparsity:g} of its {structure.measure}: with "
-                f"{sum(fewest)} of {num_units} units, the fewest allowed, {least:.3g} is left. "
-                "Raise the budget, leave less out with `exclude`, or lower `round_to`."
+                f"{sum(fewest)} of {num_units} units, the fewest allowed, {least:.3g} is left"
+                f"{_of_rounding(structure)}. Ask for more."
             )
     elif not allow_empty and total < len(sizes):
         raise ValueError(
@@ -54,6 +54,10 @@ def check_reachable(
             f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
             "`exclude`, or pass allow_empty=True."
         )
+
+
+def _of_rounding(structure: Groups) -> str:
+    return f" (`round_to` is {structure.round_to})" if structure.round_to > 1 else ""
 
 
 def check_kept(masks: Masks, sparsity: float, *, allow_empty: bool) -> None:

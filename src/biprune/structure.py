@@ -219,7 +219,11 @@ def prunable(
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
     if isinstance(structure, Blocks):
-        chosen = {n: p for n, p in chosen.items() if p.shape[1] % structure.size == 0}
+        reasons = {name: not_in_blocks(model, p, structure) for name, p in chosen.items()}
+        chosen = {name: p for name, p in chosen.items() if reasons[name] is None}
+        if reasons and not chosen:
+            listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise ValueError(f"The model has nothing to prune by {structure.name} ({listed}).")
     if not chosen:
         raise ValueError(
             f"The model has nothing to prune by {structure.name}: no trainable "
@@ -237,8 +241,6 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
         if structure.name == "channel":
             convs = [m for m in convs[1:] if m.groups == 1]
         return {id(m.weight) for m in convs}
-    if isinstance(structure, Blocks):  # the input of a transposed one is its first dimension
-        convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
     ids = {id(m.weight) for m in convs}
     ids |= {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Bilinear))}
     for module in model.modules():
@@ -246,6 +248,16 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
             ids |= {id(getattr(module, name)) for name in _ATTENTION_WEIGHTS}
     embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     return ids - {id(m.weight) for m in embeddings}
+
+
+def not_in_blocks(model: nn.Module, weight: nn.Parameter, structure: Blocks) -> str | None:
+    """Why a weight has no blocks along its inputs; None if it has."""
+    transposed = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
+    if any(module.weight is weight for module in transposed):
+        return "it is a transposed convolution"
+    if weight.shape[1] % structure.size:
+        return f"its {weight.shape[1]} inputs do not divide by {structure.size}"
+    return None
 
 
 def norm_parameters(model: nn.Module) -> list[nn.Parameter]:

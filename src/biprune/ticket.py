@@ -20,6 +20,7 @@ from biprune.deploy.files.artifact import (
     write_artifact,
 )
 from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
+from biprune.deploy.inputs import Inputs
 from biprune.deploy.running.semi_structured import to_semi_structured
 from biprune.groups import Groups
 from biprune.loop import Cost, Record
@@ -48,6 +49,7 @@ TICKET_FIELDS = {
     "history": list,
     "num_rounds": int,
     "input_shape": (list, NoneType),
+    "input_dtype": str,
     "left_out": dict,
     "groups": (dict, NoneType),
 }
@@ -61,7 +63,8 @@ class Ticket:
     on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
     `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
     offered to it (`include`, `exclude`, `allow_empty`); `left_out` are layers that could not be
-    pruned by the structure, with the reason. `input_shape` is that of one sample, if known.
+    pruned by the structure, with the reason. `input_shape` is that of one sample, if known and if
+    the model takes one tensor of floating-point numbers, of `input_dtype`.
     `rounds` are the tickets that an iterative method passed on its way to this one.
     """
 
@@ -78,6 +81,7 @@ class Ticket:
     chosen: dict[str, Any] = field(default_factory=dict, repr=False)
     dense_accuracy: float | None = None
     input_shape: list[int] | None = field(default=None, repr=False)
+    input_dtype: str = field(default="float32", repr=False)
     left_out: dict[str, str] = field(default_factory=dict, repr=False)
     rounds: list[Ticket] = field(default_factory=list, repr=False)
 
@@ -85,13 +89,14 @@ class Ticket:
         """A batch of normal draws, the same each time, of the shape that the model takes."""
         if self.input_shape is None:
             raise ValueError(
-                "The ticket does not know what its model takes: pass `example_input`, a tensor."
+                "The ticket does not know what its model takes, or it is not a single tensor of "
+                "floating-point numbers: pass `example_input`."
             )
         generator = torch.Generator().manual_seed(self.seed)
         inputs = torch.randn(batch, *self.input_shape, generator=generator)
-        return inputs.to(device_of(self.model))
+        return inputs.to(device_of(self.model), getattr(torch, self.input_dtype))
 
-    def shrink(self, example_input: Tensor | None = None) -> nn.Module:
+    def shrink(self, example_input: Inputs | None = None) -> nn.Module:
         """A physically smaller module that gives the same outputs, with its `certificate`.
 
         All units of structure "group" are removed; of others what can go without changing the
@@ -117,7 +122,7 @@ class Ticket:
         self,
         path: Path | str,
         *,
-        example_input: Tensor | None = None,
+        example_input: Inputs | None = None,
         shrink: bool | None = None,
     ) -> OnnxCheck:
         """Write the model as ONNX and check it in onnxruntime (extra `onnx`).
@@ -156,6 +161,7 @@ class Ticket:
             "history": self.history,
             "num_rounds": len(self.rounds),
             "input_shape": self.input_shape,
+            "input_dtype": self.input_dtype,
             "left_out": self.left_out,
             "groups": structure.to_json() if isinstance(structure, Groups) else None,
         }
@@ -185,12 +191,21 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
         chosen=metadata["chosen"],
         dense_accuracy=metadata["dense_accuracy"],
         input_shape=metadata["input_shape"],
+        input_dtype=metadata["input_dtype"],
         left_out=metadata["left_out"],
     )
     check_masks(ticket.model, masks)
     rounds = range(1, metadata["num_rounds"] + 1)
     ticket.rounds = [load_ticket(Path(folder) / f"{ROUND}{n}", model) for n in rounds]
     return ticket
+
+
+def input_fields(example_input: Inputs | None) -> dict[str, Any]:
+    """What a ticket remembers of the input, as fields of it."""
+    if isinstance(example_input, Tensor) and example_input.is_floating_point():
+        shape, dtype = list(example_input.shape[1:]), str(example_input.dtype)
+        return {"input_shape": shape, "input_dtype": dtype.removeprefix("torch.")}
+    return {}
 
 
 def saved_masks(

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import copy
 from dataclasses import replace
+from itertools import pairwise
 
 import pytest
 import torch
+from torch import Tensor, nn
 
+import architectures
 import biprune
 from biprune.deploy.coupling.find import Coupling
 from biprune.deploy.macs import total_macs
@@ -54,6 +57,54 @@ def test_a_budget_is_met_and_not_exceeded(found, measure, kept, round_to, off, s
         assert count.kept % round_to == 0 or count.kept == group.size
 
 
+class NonLocal(nn.Module):
+    """Every position looks at every other: products of activations, not of weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem = nn.Conv2d(3, 16, 3, padding=1)
+        self.query, self.key, self.value = (nn.Conv2d(16, 16, 1) for _ in range(3))
+        self.head = nn.Linear(16, 4)
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.relu(self.stem(images))
+        query, key, value = (f(hidden).flatten(2) for f in (self.query, self.key, self.value))
+        seen = (query.transpose(1, 2) @ key).softmax(dim=-1)
+        return self.head((hidden.flatten(2) + value @ seen.transpose(1, 2)).mean(dim=2))
+
+
+@pytest.mark.parametrize("scope", ["layer", "global"])
+@pytest.mark.parametrize("name", ["non-local", "torch_vit", "written_vit"])
+def test_products_of_activations_are_paid_for(name: str, scope: str) -> None:
+    model = NonLocal() if name == "non-local" else architectures.build(name)
+    images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
+    kept = 0.5 if name == "non-local" else 0.8
+    ticket = biprune.prune(
+        model,
+        [(images, torch.arange(6) % 3)] * 2,
+        "magnitude",
+        structure="group",
+        scope=scope,
+        budget={"macs": kept},
+        epochs=1,
+    )
+    size = ticket.shrink().certificate
+    assert 0.85 * kept <= size.after.macs / size.before.macs <= kept
+
+
+def test_rounds_of_imp_never_gain_a_unit() -> None:
+    model = biprune.create_model("resnet8", width=8, shortcut="B", seed=0)
+    batch = (torch.randn(6, 3, 8, 8), torch.arange(6))
+    options = {"structure": "group", "budget": {"macs": 0.3}, "epochs": 1}
+    ticket = biprune.prune(model, [batch], "imp", **options)
+    tickets = [*ticket.rounds, ticket]
+    assert len(tickets) > 3
+    for before, after in pairwise(tickets):
+        for name, mask in after.masks.items():
+            assert not (mask & ~before.masks[name]).any()
+    assert ticket.shrink().certificate.units_removed == ticket.masks.total - ticket.masks.kept
+
+
 def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
     model = biprune.create_model("resnet20", seed=0)
     with pytest.raises(ValueError, match=r"cannot be pruned to 0\.3 of its macs: .* is left"):
@@ -66,6 +117,8 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
         ({"sparsity": 0.5, "budget": {"macs": 0.5}}, "the same thing twice"),
         ({"budget": {"flops": 0.5}}, r'must be {"macs": fraction}'),
         ({"budget": {"macs": 1.5}}, r"fraction in \(0, 1\]"),
+        ({"budget": 0.5}, r'must be {"macs": fraction}.* got 0\.5'),
+        ({"sparsity": 0.5, "allow_empty": True}, "a layer without any filter cannot be built"),
         ({"budget": {"macs": 0.5}, "structure": "filter"}, "`budget` counts what can be removed"),
         ({"sparsity": 0.5, "round_to": 8, "structure": "weight"}, "`round_to` counts"),
         ({}, "or a `budget` such as"),

@@ -74,7 +74,7 @@ def test_a_users_own_model_is_cut_from_the_dense_one(
     assert same_state(dense, before)
     with torch.no_grad():
         assert torch.equal(loaded(images(3)), small(images(3)))
-    with pytest.raises(ValueError, match=r"not in biprune's registry\. Build the dense model"):
+    with pytest.raises(ValueError, match=r"not in biprune's registry\. Build it yourself"):
         load_small(tmp_path)
     with pytest.raises(ValueError, match="was not made from this model: The model has no param"):
         load_small(tmp_path, model=nn.Linear(2, 2))

@@ -29,11 +29,17 @@ def ticket_facts(metadata: Metadata, masks: Masks) -> dict[str, str]:
         "settings": _changed_settings(metadata["method"], metadata["settings"]),
         "seed": str(metadata["seed"]),
         "structure": f"{masks.structure.name}, scope {masks.structure.scope}",
-        "sparsity asked": f"{metadata['sparsity']:g}",
+        "sparsity asked": f"{metadata['sparsity']:g}{_of_what(masks)}",
         "reached": _reached(masks),
         **_measured(metadata),
         **({"rounds before": str(metadata["num_rounds"])} if metadata["num_rounds"] else {}),
     }
+
+
+def _of_what(masks: Masks) -> str:
+    """What the sparsity is the removed fraction of, where it is not of the units."""
+    measure = masks.structure.settings.get("measure", "units")
+    return "" if measure == "units" else f" of the {measure}"
 
 
 def _reached(masks: Masks) -> str:

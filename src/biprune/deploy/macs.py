@@ -36,14 +36,8 @@ def count_macs(model: nn.Module, example_input: Inputs) -> dict[str, int]:
     >>> count_macs(nn.Sequential(nn.Conv2d(3, 8, 3, padding=1)), torch.zeros(2, 3, 4, 4))
     {'0.weight': 3456}
     """
-    inputs = as_inputs(example_input)
-    model = unwrap(model)
-    weights = {name: p for name, p in parameter_names(model).items() if p.ndim >= 2}
-    counter = _Counter(weights)
-    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
-    with evaluation_mode(model), _slow_attention(), forked_rng(()), torch.no_grad(), counter:
-        functional_call(model, buffers, inputs)
-    counts = {name: counter.flops[name] // (2 * len(inputs[0])) for name in weights}
+    counter, samples = _counted(model, example_input)
+    counts = {name: flops // (2 * samples) for name, flops in counter.flops.items()}
     return {name: count for name, count in counts.items() if count}
 
 
@@ -52,12 +46,38 @@ def total_macs(model: nn.Module, example_input: Inputs) -> int:
     return sum(count_macs(model, example_input).values())
 
 
+def weight_macs(model: nn.Module, example_input: Inputs) -> dict[str, int]:
+    """Those of `count_macs` that multiply by a weight."""
+    counter, samples = _counted(model, example_input)
+    alone = {name: flops - counter.products[name] for name, flops in counter.flops.items()}
+    return {name: flops // (2 * samples) for name, flops in alone.items() if flops}
+
+
+def product_macs(model: nn.Module, example_input: Inputs) -> int:
+    """Those of `count_macs` that multiply activations by one another, as attention does."""
+    counter, samples = _counted(model, example_input)
+    return sum(counter.products.values()) // (2 * samples)
+
+
+def _counted(model: nn.Module, example_input: Inputs) -> tuple[_Counter, int]:
+    """What one forward does, and on how many samples."""
+    inputs = as_inputs(example_input)
+    model = unwrap(model)
+    weights = {name: p for name, p in parameter_names(model).items() if p.ndim >= 2}
+    counter = _Counter(weights)
+    buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
+    with evaluation_mode(model), _slow_attention(), forked_rng(()), torch.no_grad(), counter:
+        functional_call(model, buffers, inputs)
+    return counter, len(inputs[0])
+
+
 class _Counter(TorchDispatchMode):
     """Adds up the flops of each operation that has a formula, two to a multiply-accumulate."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         super().__init__()
         self.flops = dict.fromkeys(weights, 0)
+        self.products = dict.fromkeys(weights, 0)
         self._weights = weights
         self._last: str | None = None
 
@@ -76,9 +96,12 @@ class _Counter(TorchDispatchMode):
                 inner = func.decompose(*args, **kwargs)
             return func(*args, **kwargs) if inner is NotImplemented else inner
         result = func(*args, **kwargs)
-        self._last = self._weight_among(args) or self._last
+        flops, weight = formula(*args, **kwargs, out_val=result), self._weight_among(args)
+        self._last = weight or self._last
         if self._last is not None:
-            self.flops[self._last] += formula(*args, **kwargs, out_val=result)
+            self.flops[self._last] += flops
+            if weight is None:
+                self.products[self._last] += flops
         return result
 
     def _weight_among(self, args: tuple[Any, ...]) -> str | None:

@@ -2,19 +2,25 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Sequence
 from dataclasses import replace
 
-from torch import Tensor, nn
+import torch
+from torch import nn
 
 from biprune.deploy.coupling.find import Coupling, find_groups
-from biprune.deploy.macs import count_macs
+from biprune.deploy.coupling.trial import kept_indices
+from biprune.deploy.inputs import Inputs
+from biprune.deploy.macs import product_macs, weight_macs
+from biprune.deploy.surgery.resize import resize_
 from biprune.groups import GROUP, Group, Groups, Measure
-from biprune.structure import Patterns, Scope, matching, parameter_names
+from biprune.structure import Patterns, Scope, matching, parameter_names, unwrap
 
 
 def group_structure(
     model: nn.Module,
-    example_input: Tensor,
+    example_input: Inputs,
     *,
     scope: Scope = "layer",
     measure: Measure = "units",
@@ -34,16 +40,41 @@ def group_structure(
             "The model has no coupled groups that can be removed"
             f"{f' ({reasons})' if reasons else ''}. Prune it by another structure."
         )
+    macs, products = _costs(model, found.groups, example_input)
     structure = Groups(
         *GROUP,
         scope=scope,
         groups=found.groups,
         shapes={name: tuple(p.shape) for name, p in parameter_names(model).items()},
-        macs=count_macs(model, example_input),
+        macs=macs,
+        products=products,
         measure=measure,
         round_to=round_to,
     )
     return structure, found.left_out
+
+
+def _costs(
+    model: nn.Module, groups: Sequence[Group], example_input: Inputs
+) -> tuple[dict[str, int], dict[str, int]]:
+    """Multiply-adds by weight, and those of activations alone by the group they grow with.
+
+    Which group that is, is found by cutting each to a half: a forward each, where there are any.
+    """
+    macs, whole = weight_macs(model, example_input), product_macs(model, example_input)
+    if not whole:
+        return macs, {}
+    products: dict[str, int] = {}
+    for group in groups:
+        left = group.size - group.size // 2
+        keep = {group.name: torch.arange(group.size) < left}
+        small = copy.deepcopy(unwrap(model))
+        shapes = {name: p.shape for name, p in parameter_names(small).items()}
+        resize_(small, kept_indices([group], keep, shapes))
+        saved = whole - product_macs(small, example_input)
+        if saved and group.size > 1:
+            products[group.name] = saved * group.size // (group.size - left)
+    return macs, {**products, "": whole - sum(products.values())}
 
 
 def chosen(

@@ -124,26 +124,35 @@ def rebuild(
     created_by: Mapping[str, Any] | None, state: Mapping[str, Tensor], model: nn.Module | None
 ) -> nn.Module:
     """A model with `state`: a copy of `model`, or one of our registry by its record."""
+    built = original(created_by, model)
+    fill_(built, state, "`model`" if model is not None else f"a new {(created_by or {})['name']}")
+    return built
+
+
+def original(created_by: Mapping[str, Any] | None, model: nn.Module | None) -> nn.Module:
+    """The model that a file was made from, whatever its weights; see `rebuild`."""
     if model is not None:
-        built = copy.deepcopy(unwrap(model))
-    elif created_by is not None and created_by.get("name") in MODELS:
-        built = create_model(**created_by)
-    else:
-        raise ValueError(
-            "The file holds a model that is not in biprune's registry. Build it yourself and pass "
-            "it as `model`; its weights will be replaced in a copy."
-        )
+        return copy.deepcopy(unwrap(model))
+    if created_by is not None and created_by.get("name") in MODELS:
+        return create_model(**created_by)
+    raise ValueError(
+        "The file holds a model that is not in biprune's registry. Build it yourself and pass it, "
+        "dense, as `model`; its weights will be replaced in a copy."
+    )
+
+
+def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
+    """Give `built` the weights of `state`, in their precision, and put it in eval mode."""
     own = built.state_dict(keep_vars=True)
     reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
     wrong = sorted(own.keys() ^ state.keys() | reshaped)
     if wrong:
-        other = "`model`" if model is not None else f"a new {created_by and created_by['name']}"
         raise ValueError(
-            f"The saved weights do not fit {other}: {', '.join(wrong[:5])}"
+            f"The saved weights do not fit {what}: {', '.join(wrong[:5])}"
             f"{' and others' if len(wrong) > 5 else ''} differ in name or shape. Pass `model`, "
             "built as the saved one was."
         )
     for name, tensor in own.items():
         tensor.data = tensor.data.to(state[name].dtype)
     built.load_state_dict(dict(state))
-    return built.eval()
+    built.eval()

@@ -6,7 +6,6 @@ to the kept indices and filled; neither torch-pruning nor an example input is ne
 
 from __future__ import annotations
 
-import copy
 from pathlib import Path
 from types import NoneType
 
@@ -16,14 +15,14 @@ from torch import nn
 from biprune.deploy.files.artifact import (
     METADATA_FILE,
     check_fields,
+    fill_,
+    original,
     read_artifact,
-    rebuild,
     write_artifact,
 )
 from biprune.deploy.shrinking.certificate import Certificate
 from biprune.deploy.surgery.resize import resize_
 from biprune.layout import is_channels_last, lay_out_
-from biprune.models import MODELS, create_model
 from biprune.structure import unwrap
 
 SMALL_FIELDS = {"model": (dict, NoneType), "channels_last": bool, "certificate": dict}
@@ -60,31 +59,19 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
         raise ValueError(
             f"{str(folder)!r} is damaged: 'certificate' in {METADATA_FILE} is not whole."
         ) from None
-    dense = _dense(metadata["model"], model)
+    small = original(metadata["model"], model)
     kept = {
         name: {dim: torch.tensor(index, dtype=torch.long) for dim, index in dims.items()}
         for name, dims in certificate.kept.items()
     }
     try:
-        resize_(dense, kept)
+        resize_(small, kept)
     except ValueError as error:
         raise ValueError(
             f"The small model in {str(folder)!r} was not made from this model: {error} Pass "
             "`model`, built as the original was."
         ) from None
-    small = rebuild(metadata["model"], tensors, dense)
+    fill_(small, tensors, "the model that was cut")
     lay_out_(small, channels_last=metadata["channels_last"])
     vars(small)["certificate"] = certificate
     return small
-
-
-def _dense(created_by: dict[str, object] | None, model: nn.Module | None) -> nn.Module:
-    """The original, whatever its weights."""
-    if model is not None:
-        return copy.deepcopy(unwrap(model))
-    if created_by is None or created_by.get("name") not in MODELS:
-        raise ValueError(
-            "The file holds a small version of a model that is not in biprune's registry. Build "
-            "the dense model yourself and pass it as `model`; a copy of it is cut and filled."
-        )
-    return create_model(**created_by)  # pyright: ignore[reportArgumentType]
