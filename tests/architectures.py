@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import copy
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
+
+from biprune.groups import Group
 
 CLASSES = 5
 
@@ -294,6 +297,70 @@ class Joined(nn.Module):
         return self.head(x.mean(dim=(2, 3)))
 
 
+def normed_late() -> nn.Sequential:
+    """Norms behind what keeps a scale: activations, pools, a dropout, a flattened map."""
+    return nn.Sequential(
+        nn.Conv2d(3, 8, 3, padding=1),
+        nn.ReLU(),
+        nn.BatchNorm2d(8),
+        nn.Conv2d(8, 6, 3, padding=1),
+        nn.PReLU(),
+        nn.MaxPool2d(2),
+        nn.InstanceNorm2d(6, affine=True),
+        nn.Conv2d(6, 4, 3, padding=1),
+        nn.LeakyReLU(),
+        nn.Dropout(0.1),
+        nn.Flatten(),
+        nn.BatchNorm1d(64),
+        nn.Linear(64, CLASSES),
+    )
+
+
+class Transition(nn.Module):
+    """Convolutions and pools before the norms of several branches, as between dense blocks."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.norm0 = nn.Conv2d(3, 8, 3, padding=1, bias=False), nn.BatchNorm2d(8)
+        self.reduce = nn.Conv2d(8, 6, 1, bias=False)
+        self.norm1, self.conv1 = nn.BatchNorm2d(6), nn.Conv2d(6, 4, 3, padding=1, bias=False)
+        self.norm2, self.head = nn.BatchNorm2d(10), nn.Linear(10, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.reduce(torch.relu(self.norm0(self.stem(x))))
+        x = functional.avg_pool2d(x, 2)
+        x = torch.cat([x, self.conv1(torch.relu(self.norm1(x)))], dim=1)
+        return self.head(torch.relu(self.norm2(x)).mean(dim=(2, 3)))
+
+
+class Separable(nn.Module):
+    """A depthwise convolution between a layer and the norm that undoes its scale."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1 = nn.Conv2d(3, 8, 3, padding=1, bias=False)
+        self.each = nn.Conv2d(8, 8, 3, padding=1, groups=8, bias=False)
+        self.norm, self.conv2 = nn.BatchNorm2d(8), nn.Conv2d(8, 6, 3, padding=1)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.norm(self.each(torch.relu(self.conv1(x)))))
+        return self.head(torch.relu(self.conv2(x)).mean(dim=(2, 3)))
+
+
+class Lit(nn.Module):
+    """The brightness of the image is added to every channel: data that no layer writes."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.conv2 = nn.Conv2d(3, 8, 3, padding=1), nn.Conv2d(8, 6, 3, padding=1)
+        self.head = nn.Linear(6, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv1(x) + x.mean(dim=1, keepdim=True))
+        return self.head(torch.relu(self.conv2(x)).mean(dim=(2, 3)))
+
+
 ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "residual": Residual,
     "dense": Dense,
@@ -308,6 +375,10 @@ ARCHITECTURES: dict[str, Callable[[], nn.Module]] = {
     "group_normed": group_normed,
     "shuffled": Shuffled,
     "joined": Joined,
+    "normed_late": normed_late,
+    "transition": Transition,
+    "separable": Separable,
+    "lit": Lit,
 }
 
 
@@ -324,3 +395,32 @@ def build(name: str, seed: int = 0) -> nn.Module:
                     module.weight.uniform_(0.5, 1.5)
                     module.bias.normal_(std=0.3)
         return model.eval()
+
+
+def scale_shares(
+    model: nn.Module, groups: Sequence[Group], *inputs: Tensor
+) -> dict[tuple[str, str], float]:
+    """How far the loss depends on the scale of a layer's filters, by group and weight.
+
+    |sum of theta * g| / sum of |theta * g| over filter and bias, on batch statistics, for the unit
+    where it is largest: zero where a norm undoes the scale. One if no filter has a gradient.
+    """
+    model = copy.deepcopy(model).double().train()
+    for module in model.modules():
+        if isinstance(module, nn.Dropout):
+            module.p = 0.0
+    outputs = model(*(tensor.double() for tensor in inputs))
+    outputs = outputs if isinstance(outputs, tuple) else (outputs,)
+    torch.stack([output.sin().sum() for output in outputs]).sum().backward()
+    parameters = model.named_parameters()
+    products = {n: p.detach() * p.grad for n, p in parameters if p.grad is not None}
+    shares = {}
+    for group in groups:
+        for filters in group.filters:
+            own = (filters.tensor, filters.tensor.removesuffix("weight") + "bias")
+            parts = [p for p in group.slices if p.tensor in own and p.role != "input"]
+            terms = torch.cat([part.of(products[part.tensor]) for part in parts], dim=1)
+            terms = terms[terms.abs().sum(dim=1) > 0]
+            share = terms.sum(dim=1).abs() / terms.abs().sum(dim=1)
+            shares[group.name, filters.tensor] = float(share.max()) if len(share) else 1.0
+    return shares

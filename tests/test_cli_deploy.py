@@ -91,7 +91,7 @@ def test_own_models(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     model = biprune.create_model("own_net:net", hidden=8)
     data = [(torch.randn(8, 1, 8, 8), torch.arange(8))]
     biprune.prune(model, data, "omp", sparsity=0.5, epochs=1).save(tmp_path / "own")
-    assert "pass it as `model`" in one_error(run("export own out.onnx"))
+    assert "Build it yourself" in one_error(run("export own out.onnx"))
     own = "export own out.onnx --model own_net:net --model-option hidden=8"
     assert "Pass `--input-shape`, such as 3x32x32" in one_error(run(own))
     assert "differ in name or shape" in one_error(run("export own out.onnx --model own_net:net"))
@@ -201,6 +201,28 @@ def test_shrink_saves_a_certified_model(run: Run, group: Path, tmp_path: Path) -
     assert document["certificate"]["max_error"] < 1e-12
 
 
+def test_inspect_shows_the_certificate_of_a_small_model(
+    run: Run, group: Path, tmp_path: Path
+) -> None:
+    folder = tmp_path / "small"
+    _, shrunk, _ = run(f"shrink {group} --out {folder}")
+    code, out, err = run(f"inspect {folder}")
+    assert (code, err) == (0, "")
+    text, certificate = re.sub(r"\s+", " ", out), biprune.load_small(folder).certificate
+    before, after = certificate.before.macs, certificate.after.macs
+    assert f"MACs {before:,} -> {after:,} ({100 * after / before:.1f} %)" in text
+    assert f"units {certificate.units_removed} of {certificate.units} removed" in text
+    assert "model resnet8, made smaller" in text
+    assert {line for line in shrunk.splitlines() if "stays whole" in line} <= {*out.splitlines()}
+    document = json.loads(run(f"inspect {folder} --json")[1])
+    assert document["format"] == "biprune small"
+    assert document["certificate"]["after"]["macs"] == after
+    path = folder / "biprune.json"
+    del document["certificate"]["units"]
+    path.write_text(json.dumps(document))
+    assert "'certificate' in biprune.json is not whole" in one_error(run(f"inspect {folder}"))
+
+
 def test_shrink_of_single_weights_says_how_little_can_go(
     run: Run, weight: Path, tmp_path: Path
 ) -> None:
@@ -215,6 +237,13 @@ def test_mistakes_of_shrink(run: Run, group: Path, tmp_path: Path) -> None:
     assert "no biprune.json" in one_error(run(f"shrink {tmp_path} --out {tmp_path / 'x'}"))
     message = one_error(run(f"shrink {group} --input-shape 3xx --out {tmp_path / 'x'}"))
     assert "`--input-shape` takes sizes such as 3x32x32" in message
+    message = one_error(run(f"shrink {group} --input-shape 1x8 --out {tmp_path / 'x'}"))
+    assert "does not run on samples of 1x8" in message
+    assert not (tmp_path / "x").exists()
+    (tmp_path / "taken").mkdir()
+    (tmp_path / "taken" / "biprune.json").touch()
+    taken = f"shrink {group} --input-shape 1x8 --out {tmp_path / 'taken'}"
+    assert "already holds a finished result" in one_error(run(taken))
 
 
 def test_prune_to_a_budget_prints_asked_against_reached(run: Run, tmp_path: Path) -> None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from biprune.comparing import CompareResult, compare
     from biprune.data import DATASETS, Dataset, load_data
+    from biprune.deploy.coupling.find import Coupling, find_groups
     from biprune.deploy.files.dense import load_dense, save_dense
     from biprune.deploy.files.small import load_small, save_small
     from biprune.deploy.running.profile import profile
@@ -62,6 +63,7 @@ __all__ = [
     "Certificate",
     "CompareResult",
     "Cost",
+    "Coupling",
     "Dataset",
     "Dense",
     "EarlyBird",
@@ -79,6 +81,7 @@ __all__ = [
     "TrainResult",
     "compare",
     "create_model",
+    "find_groups",
     "load_data",
     "load_dense",
     "load_small",
@@ -95,6 +98,7 @@ _NAMES_IN = {
     "comparing": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
     "deploy.shrinking.certificate": ("Certificate",),
+    "deploy.coupling.find": ("Coupling", "find_groups"),
     "deploy.files.dense": ("load_dense", "save_dense"),
     "deploy.running.profile": ("profile",),
     "deploy.shrinking.shrink": ("shrink",),

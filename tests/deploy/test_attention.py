@@ -1,15 +1,17 @@
 from __future__ import annotations
 
 import copy
-import math
 
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from architectures import Attention, CausalAttention, NormedAttention
-from biprune.deploy.surgery.attention import HeadAttention, SelfAttention
-from biprune.deploy.surgery.heads import find_heads, usual_attention
+from biprune.deploy.coupling.find import find_groups
+from biprune.deploy.surgery.attention import HeadAttention, SelfAttention, replaced_modules
+from biprune.deploy.surgery.fewer_heads import Way, way_without
+from biprune.deploy.surgery.heads import find_heads
 from biprune.deploy.surgery.resize import resize_
 
 WIDTH, HEADS, LENGTH, BATCH = 12, 4, 5, 3
@@ -113,13 +115,25 @@ def test_heads_can_be_removed_again() -> None:
     torch.testing.assert_close(again[0](x, x, x, **mask)[0], masked(x, x, x, **mask)[0])
 
 
-def test_dropout_falls_on_the_weights_in_training_only() -> None:
-    small, _ = without(attention(dropout=0.5, batch_first=True), [0, 1])
+@pytest.mark.parametrize("need_weights", [True, False])
+def test_training_is_torchs_own_draw_for_draw(need_weights: bool) -> None:
+    own = attention(dropout=0.5, batch_first=True).train()
     x = normal(BATCH, LENGTH, WIDTH)
-    torch.manual_seed(0)
-    weights = small.train()(x, x, x, average_attn_weights=False)[1]
-    assert 0.3 < float((weights == 0).float().mean()) < 0.7
+    found, expected = (
+        seeded(module, x, x, x, need_weights=need_weights)
+        for module in (HeadAttention(own, list(range(HEADS))), own)
+    )
+    torch.testing.assert_close(found, expected)
+    small, _ = without(own, [0, 1])
+    assert small.training
+    assert not torch.equal(small(x, x, x)[0], small(x, x, x)[0])
     assert torch.equal(small.eval()(x, x, x)[0], small(x, x, x)[0])
+
+
+def seeded(module: nn.Module, *inputs: Tensor, **options: object) -> object:
+    with torch.random.fork_rng(), torch.no_grad():
+        torch.manual_seed(3)
+        return module(*inputs, **options)
 
 
 def test_what_it_cannot_do_is_refused() -> None:
@@ -134,40 +148,173 @@ def test_what_it_cannot_do_is_refused() -> None:
         resize_(attention(), {"in_proj_weight": {0: rows}})
 
 
-def test_the_usual_attention_is_told_by_what_it_computes() -> None:
-    kinds = []
-    for module in (Attention(12, 3), CausalAttention(12, 3), NormedAttention(12, 3)):
+class Own(nn.Module):
+    """Attention as it is written; what it goes by is up to the subclass."""
+
+    def __init__(self, dropout: float = 0.0) -> None:
+        super().__init__()
+        self.num_heads, self.embed_dim, self.label = 3, WIDTH, "mine"
+        self.qkv, self.proj = nn.Linear(WIDTH, 3 * WIDTH), nn.Linear(WIDTH, WIDTH)
+        self.p = dropout
+
+    def attend(self, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
+        shape = (*x.shape[:2], 3, -1, width // self.num_heads)
+        q, k, v = self.qkv(x).reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        scores = q @ k.transpose(-2, -1) / k.shape[-1] ** 0.5
+        scores = scores if mask is None else scores + mask
+        weights = functional.dropout(scores.softmax(dim=-1), self.p, self.training)
+        return self.proj((weights @ v).transpose(1, 2).reshape(*x.shape[:2], width))
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, self.embed_dim)
+
+
+class ByInput(Own):
+    """Reshapes by the width of the input."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.attend(x, x.shape[-1])
+
+
+class Masked(ByInput):
+    """The same, and takes a mask."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, x.shape[-1], mask)
+
+
+class MaskedByHead(Own):
+    """Takes a mask, and goes by what it was told."""
+
+    def forward(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        return self.attend(x, self.embed_dim, mask)
+
+
+class DropsInput(ByInput):
+    """In training it drops some of its input, which is not usual."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        return super().forward(functional.dropout(x, 0.1, self.training))
+
+
+class Overridden(nn.MultiheadAttention):
+    """Torch's own with other code."""
+
+    def forward(self, query: Tensor, key: Tensor, value: Tensor) -> Tensor:  # pyright: ignore
+        return super().forward(query, key, value)[0] * 2
+
+
+def ways(*modules: nn.Module) -> list[Way]:
+    for module in modules:
         for parameter in module.parameters():
             nn.init.zeros_(parameter)  # whatever the weights are
-        kinds += [usual_attention(heads) for heads in find_heads(module).values()]
-    assert kinds == ["plain", "causal", None]
+    return [way_without(heads) for module in modules for heads in find_heads(module).values()]
 
 
-def test_written_attention_is_put_together_anew() -> None:
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        module = Attention(WIDTH, 3)
-    module.attn_drop.p, module.proj_drop.p = 0.25, 0.5
+def test_what_can_run_with_fewer_heads_stays_itself() -> None:
+    normed, own, masked = ways(NormedAttention(12, 3), Own(), MaskedByHead())
+    assert normed == Way()
+    assert own == masked == Way(("embed_dim",))
+    assert find_heads(Overridden(WIDTH, 3)) == {}
+
+
+def test_what_goes_by_the_width_of_its_input_is_told_by_what_it_computes() -> None:
+    modules = Attention(12, 3), CausalAttention(12, 3), ByInput(), ByInput(0.2)
+    found = [each.usual for each in ways(*modules)]
+    told = [(u.causal, u.scale, u.on_weights, u.on_result) for u in found if u is not None]
+    assert told == [
+        (False, "scale", "attn_drop", "proj_drop"),
+        (True, None, None, "resid_dropout"),
+        (False, None, "p", None),
+        (False, None, "p", None),
+    ]
+
+
+def cut(module: nn.Module) -> nn.Module:
+    """The module in a sequence, without the second of its three heads."""
     columns = torch.tensor([0, 1, 2, 3, 8, 9, 10, 11])
     rows = torch.cat([columns, columns + WIDTH, columns + 2 * WIDTH])
     small = nn.Sequential(copy.deepcopy(module))
-    resize_(
-        small,
-        {
-            "0.qkv.weight": {0: rows},
-            "0.qkv.bias": {0: rows},
-            "0.proj.weight": {1: columns},
-        },
-    )
-    part = small[0]
-    assert isinstance(part, SelfAttention)
-    assert (part.num_heads, part.head_dim, part.dropout) == (2, 4, 0.25)
-    assert part.after == ["proj_drop"]
-    assert math.isclose(part.scale, 0.5)
+    kept = {"0.qkv.weight": {0: rows}, "0.qkv.bias": {0: rows}, "0.proj.weight": {1: columns}}
+    resize_(small, kept)
+    return small
+
+
+def drawn(module: nn.Module) -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(1)
+        for parameter in module.parameters():
+            nn.init.normal_(parameter, std=0.4)
+    return module
+
+
+def without_second(module: nn.Module) -> nn.Module:
+    """The oracle: nobody reads the second head."""
+    masked = copy.deepcopy(module)
     with torch.no_grad():
-        module.proj.weight[:, 4:8] = 0
-    x = normal(2, LENGTH, WIDTH)
-    torch.testing.assert_close(part.eval()(x), module.eval()(x))
-    assert sorted(part.state_dict()) == sorted(module.state_dict())
-    with pytest.raises(ValueError, match="takes its input alone, without masks"):
-        part(x, torch.ones(LENGTH, LENGTH))
+        masked.get_parameter("proj.weight")[:, 4:8] = 0
+    return masked
+
+
+@pytest.mark.parametrize("make", [Own, MaskedByHead])
+def test_the_users_module_is_changed_in_place(make: type[Own]) -> None:
+    module = drawn(make(0.5))
+    small = cut(module)
+    part, x = small[0], normal(2, LENGTH, WIDTH)
+    assert type(part) is make
+    assert replaced_modules(small) == {}
+    assert (part.num_heads, part.embed_dim, part.label) == (2, 8, "mine")
+    torch.testing.assert_close(part.eval()(x), without_second(module).eval()(x))
+    assert not torch.equal(part.train()(x), part(x))
+    if make is MaskedByHead:
+        mask = normal(LENGTH, LENGTH, seed=4)
+        torch.testing.assert_close(part.eval()(x, mask), without_second(module).eval()(x, mask))
+
+
+@pytest.mark.parametrize("make", [Attention, ByInput])
+def test_a_module_put_together_anew_has_all_but_the_code(make: type[nn.Module]) -> None:
+    module = drawn(Attention(WIDTH, 3) if make is Attention else ByInput(0.3))
+    module.register_buffer("seen", torch.ones(2))
+    if isinstance(module, Attention):
+        module.attn_drop.p, module.proj_drop.p = 0.25, 0.5
+    small = cut(module)
+    part, x = small[0], normal(2, LENGTH, WIDTH)
+    assert isinstance(part, SelfAttention)
+    assert replaced_modules(small) == {"0": make.__name__}
+    assert part.num_heads == 2
+    assert part.state_dict().keys() == module.state_dict().keys()
+    torch.testing.assert_close(part.eval()(x), without_second(module).eval()(x))
+    assert not torch.equal(part.train()(x), part(x))
+    whole = SelfAttention(module.train(), part._usual)
+    torch.testing.assert_close(seeded(whole, x), seeded(module, x))
+    if isinstance(module, Attention):
+        module.attn_drop.p = 0.75
+    else:
+        module.p = whole.p = 0.75
+    torch.testing.assert_close(seeded(whole, x), seeded(module, x))
+    again = cut_again(small)
+    assert type(again) is SelfAttention
+    assert again.num_heads == 1
+
+
+def cut_again(small: nn.Module) -> nn.Module:
+    columns = torch.arange(4)
+    rows = torch.cat([columns, columns + 8, columns + 16])
+    kept = {"0.qkv.weight": {0: rows}, "0.qkv.bias": {0: rows}, "0.proj.weight": {1: columns}}
+    resize_(small, kept)
+    return small.get_submodule("0")
+
+
+@pytest.mark.parametrize(
+    ("make", "reason"),
+    [
+        (Masked, "reshapes by the width of its input, and takes more than that input"),
+        (DropsInput, "in training does more than dropout of weights and result"),
+    ],
+)
+def test_heads_stay_where_a_module_of_ours_would_be_another(make: type[Own], reason: str) -> None:
+    model = nn.Sequential(nn.Linear(6, WIDTH), make(), nn.Linear(WIDTH, 2))
+    left_out = find_groups(model, torch.zeros(1, LENGTH, 6)).left_out
+    assert reason in left_out["1.qkv.weight"]
+    with pytest.raises(ValueError, match=reason):
+        cut(make())

@@ -4,10 +4,11 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from architectures import ARCHITECTURES, CLASSES, Residual, build, images
+from architectures import ARCHITECTURES, CLASSES, Residual, build, images, scale_shares
 from biprune.deploy.coupling import find as coupling_module
 from biprune.deploy.coupling.find import find_groups
 from biprune.deploy.coupling.trial import Trial
+from biprune.deploy.coupling.units import Producer, gated_keys
 from biprune.groups import Group, Slice
 
 # Worked out by hand from the networks: every group with its number of units.
@@ -37,6 +38,10 @@ GROUPS = {
     "group_normed": {"0.weight": 4},
     "shuffled": {"conv3.weight": 6},
     "joined": {"wide.weight": 4, "wide.weight[4]": 6},
+    "normed_late": {"0.weight": 8, "3.weight": 6, "7.weight": 4},
+    "transition": {"stem.weight": 8, "reduce.weight": 6, "conv1.weight": 4},
+    "separable": {"conv1.weight": 8, "conv2.weight": 6},
+    "lit": {"conv1.weight": 8, "conv2.weight": 6},
 }
 # Beside the layer that is the output, which is left out everywhere.
 LEFT_OUT = {
@@ -107,6 +112,46 @@ def test_norms_behind_a_concatenation_and_of_other_kinds_are_gates() -> None:
     linear = slices(group_of(build("flat"), "7.weight"))
     assert linear["8.weight", 0] == ("other", True)
     assert linear["9.weight", 0] == ("other", False)  # PReLU
+
+
+def gates(name: str, group: str) -> set[str]:
+    return {part.tensor for part in group_of(build(name), group).gates}
+
+
+def test_gates_are_at_norms_behind_activations_pools_and_depthwise_layers() -> None:
+    late = {"0.weight": "2", "3.weight": "6", "7.weight": "11"}
+    for group, norm in late.items():
+        assert gates("normed_late", group) == {f"{norm}.weight", f"{norm}.bias"}
+    assert gates("transition", "reduce.weight") == {
+        f"norm{number}.{name}" for number in (1, 2) for name in ("weight", "bias")
+    }
+    assert gates("separable", "conv1.weight") == {"norm.weight", "norm.bias"}
+
+
+@pytest.mark.parametrize("name", ARCHITECTURES)
+def test_no_gate_is_where_a_norm_undoes_the_scale(name: str) -> None:
+    model = build(name)
+    groups = find_groups(model, images()).groups
+    shares = scale_shares(model, groups, images(16))
+    for group in groups:
+        assert group.gates
+        own = [part.tensor for part in group.filters if part.gated]
+        assert all(shares[group.name, tensor] > 1e-2 for tensor in own), own
+
+
+def test_the_share_of_the_scale_is_zero_before_a_norm() -> None:
+    for name, group in (("residual", "conv1.weight"), ("normed_late", "0.weight")):
+        model = build(name)
+        shares = scale_shares(model, find_groups(model, images()).groups, images(16))
+        assert shares[group, group] < 1e-3
+
+
+def test_a_norm_of_other_channels_is_no_gate() -> None:
+    own, norms = [("a.weight", 0), ("a.bias", 0)], [("n.weight", 0), ("n.bias", 0)]
+    other = Producer([("b.weight", 0)], norms)
+    producers = [Producer(own, norms), other]
+    assert gated_keys(producers, [*own, *norms]) == set(norms)
+    assert gated_keys(producers, [*own, ("c.weight", 1)]) == set(own)
 
 
 def test_places_behind_a_flattened_map_and_a_concatenation() -> None:
@@ -195,9 +240,87 @@ def test_attention_that_cannot_lose_heads_is_left_out() -> None:
     }
 
 
-def test_models_that_cannot_be_traced_are_refused_with_a_way_out() -> None:
-    with pytest.raises(ValueError, match=r"Pass an `example_input` that it runs on.*'filter'"):
+def test_models_that_do_not_run_are_refused_in_a_line() -> None:
+    with pytest.raises(ValueError, match=r"of shape \(1, 4, 8, 8\) \(RuntimeError: Given groups=1"):
         find_groups(Residual(), torch.zeros(1, 4, 8, 8))
+    with pytest.raises(
+        ValueError, match=r"of shape \(3, 8, 8\) .* Pass an `example_input`"
+    ) as info:
+        find_groups(Residual().eval(), images()[0])
+    assert "\n" not in str(info.value)
+
+
+def test_models_that_cannot_be_traced_are_refused_with_a_way_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def fail(*args: object, **kwargs: object) -> None:
+        raise KeyError("first line\nsecond line")
+
+    monkeypatch.setattr("torch_pruning.DependencyGraph.build_dependency", fail)
+    with pytest.raises(ValueError, match=r"cannot be found \(KeyError: .*'filter' or 'weight'\.$"):
+        find_groups(Residual(), images())
+
+
+class Logarithmic(nn.Module):
+    """Takes numbers from [0, 1] only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv, self.head = nn.Conv2d(3, 4, 3), nn.Linear(4, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.conv((x + 1e-3).log() + (1.001 - x).log()))
+        return self.head(x.mean(dim=(2, 3)))
+
+
+def test_a_model_with_a_domain_is_tried_within_it() -> None:
+    found = find_groups(Logarithmic(), images().sigmoid())
+    assert [group.name for group in found.groups] == ["conv.weight"]
+    outside = find_groups(Logarithmic(), -1 - images().sigmoid())
+    assert outside.left_out["conv.weight"] == (
+        "with random weights the model gives no finite numbers, even for `example_input`"
+    )
+
+
+class Masked(nn.Module):
+    """Tokens, and a mask that must be as long as they are: 0 pads, and has to be masked."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embedding, self.fc = nn.Embedding(9, 6), nn.Linear(6, 8)
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, tokens: Tensor, mask: Tensor) -> Tensor:
+        if not torch.equal(tokens != 0, mask):
+            raise ValueError("The mask is of other tokens.")
+        x = torch.relu(self.fc(self.embedding(tokens))) * mask[..., None]
+        return self.head(x.sum(dim=1) / mask.sum(dim=1, keepdim=True))
+
+
+def test_arguments_that_belong_together_are_drawn_together() -> None:
+    tokens = torch.tensor([[1, 2, 0, 0], [3, 4, 5, 0], [6, 7, 8, 1]])
+    found = find_groups(Masked(), (tokens, tokens != 0))
+    assert "fc.weight" in {group.name for group in found.groups}
+
+
+def test_parameters_that_are_no_floats_are_let_be() -> None:
+    model = build("residual")
+    model.code = nn.Parameter(torch.ones(3, dtype=torch.int8), requires_grad=False)
+    found = find_groups(model, images())
+    assert {group.name: group.size for group in found.groups} == GROUPS["residual"]
+
+
+def test_a_model_that_cannot_be_copied_is_refused_with_a_way_out() -> None:
+    model = build("flat")
+    with pytest.warns(FutureWarning, match="weight_norm"):
+        nn.utils.weight_norm(model[0])
+    with torch.no_grad():
+        model(images())
+    found = find_groups(model, images())  # what a forward without gradients left can be copied
+    assert found.left_out["0.weight"] == "it is parametrized"
+    model(images())
+    with pytest.raises(ValueError, match=r"cannot be copied: .* call torch\.nn\.utils\.remove_"):
+        find_groups(model, images())
 
 
 def shifted(group: Group) -> Group:

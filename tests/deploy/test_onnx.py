@@ -146,6 +146,60 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
         torch.testing.assert_close(torch.from_numpy(output), expected.detach())
 
 
+class Nest(nn.Module):
+    """Returns what is made of its input and twice that, in a nest with what is no tensor."""
+
+    def __init__(self, nest: Callable[[Tensor, Tensor], object]) -> None:
+        super().__init__()
+        self.linear, self.nest = nn.Linear(3, 2), nest
+
+    def forward(self, inputs: Tensor) -> object:
+        made = self.linear(inputs)
+        return self.nest(made, 2 * made)
+
+
+@pytest.mark.parametrize(
+    "nest",
+    [
+        lambda one, two: (one, None, two),
+        lambda one, two: {"one": one, "aux": None, "a": two},
+        lambda one, two: (one, 3, [two, "text"]),
+        lambda one, two: {"z": (one, None), "a": [two]},
+    ],
+)
+def test_of_a_nest_the_file_has_the_tensors(
+    nest: Callable[[Tensor, Tensor], object], tmp_path: Path
+) -> None:
+    model, inputs = Nest(nest), torch.randn(4, 3)
+    path = export_onnx(model, tmp_path / "model.onnx", torch.zeros(1, 3)).path
+    session = onnxruntime.InferenceSession(str(path))
+    assert [each.name for each in session.get_outputs()] == ["output_0", "output_1"]
+    one, two = session.run(None, {"input": inputs.numpy()})
+    expected = model.linear(inputs).detach()
+    torch.testing.assert_close(torch.from_numpy(one), expected)
+    torch.testing.assert_close(torch.from_numpy(two), 2 * expected)
+
+
+def test_a_model_without_tensors_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="returns no tensors"):
+        export_onnx(Nest(lambda one, two: None), tmp_path / "model.onnx", torch.zeros(1, 3))
+
+
+class Faint(nn.Module):
+    """Small numbers, that a graph has as zeros: what the first call gives is not what others do."""
+
+    calls = 0
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        self.calls += 1
+        return inputs * (5e-5 if self.calls <= 3 else 0.0)
+
+
+def test_small_outputs_are_compared_by_their_own_size(tmp_path: Path) -> None:
+    with pytest.raises(ValueError, match="differ by 1 of the largest"):
+        export_onnx(Faint(), tmp_path / "model.onnx", torch.zeros(1, 3))
+
+
 class Drifting(nn.Module):
     """Answers differently at every call, by what a graph cannot know."""
 
@@ -179,6 +233,13 @@ class ByBatch(nn.Module):
         return 2 * inputs if len(inputs) > 4 else inputs
 
 
+class ByLength(nn.Module):
+    """The size of the batch as a plain number."""
+
+    def forward(self, inputs: Tensor) -> Tensor:
+        return inputs.view(len(inputs), -1)
+
+
 class NotANumber(nn.Module):
     """Nothing can be said about such outputs."""
 
@@ -191,7 +252,8 @@ class NotANumber(nn.Module):
     [
         (ByValue(), "cannot be exported to ONNX: Could not guard"),
         (ByBatch(), "for batches of any size"),
-        (NotANumber(), "differ by inf"),
+        (ByLength(), r"Use `x\.shape\[0\]` in place of `len\(x\)`"),
+        (NotANumber(), "differ by nan"),
         (nn.Linear(4, 2), "does not run on a batch of 1 like `example_input`: mat1 and mat2"),
     ],
 )

@@ -233,8 +233,17 @@ def test_zeros_that_do_gain_something_are_not_denied() -> None:
     )
 
 
-def test_one_variant_has_no_verdict() -> None:
-    assert verdict(DENSE) == ""
+def test_no_cause_is_given_beside_a_contrary_number() -> None:
+    masked, small = row("masked", 10, 50, 1.24, 0.9), row("small", 10, 5, 0.8, 1.2)
+    assert verdict(DENSE, masked, small) == (
+        "The zeros of masked are in dense tensors, and it is 1.24 times as fast as dense at batch "
+        "1, 0.90 times at batch 64. The variant small is 0.80 times as fast as dense at batch 1, "
+        "1.20 times at batch 64."
+    )
+
+
+def test_one_variant_has_nothing_to_be_compared_with() -> None:
+    assert verdict(DENSE) == ("dense alone was measured, so there is nothing to compare it with.")
 
 
 def test_variants_of_an_unstructured_ticket(tmp_path: Path) -> None:

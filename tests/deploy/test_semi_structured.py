@@ -57,6 +57,11 @@ def test_linear_layers_are_converted_and_nothing_else(
     found = ticket(batches, "2:4")
     with pytest.raises(ValueError, match="take float16 or bfloat16"):
         found.to_semi_structured()
+    linear = found.model.head
+    linear.weight = nn.Parameter(linear.weight.detach().to(torch.int8), requires_grad=False)
+    with pytest.raises(ValueError, match=r"take float16 or bfloat16, got torch\.int8"):
+        found.to_semi_structured()
+    found = ticket(batches, "2:4")
     found.model.half()
     converted = found.to_semi_structured()
     (weight,) = seen

@@ -122,6 +122,61 @@ def test_an_empty_filter_goes_if_it_gives_exact_zeros() -> None:
     assert "27 stay: the rest of their unit is not zero, or gives" in str(positive.certificate)
 
 
+def shut(model: nn.Module, bias: float = -100.0) -> nn.Module:
+    """Half of the filters of `conv1` are empty, and a rectifier behind all of them is shut."""
+    with torch.no_grad():
+        model.conv1.weight[:4] = 0
+        model.conv1.bias.fill_(bias)
+    return model
+
+
+def test_zeros_that_data_could_open_are_no_zeros() -> None:
+    """On the numbers that are tried the rectifier is shut; on brighter images it is not."""
+    net = shut(build("lit"))
+    assert not net.conv1(images()).add(images().mean(dim=1, keepdim=True)).gt(0).any()
+    small = shrink(net, None, images())
+    assert small.conv1.out_channels == 8
+    bright = images(4).abs() * 255
+    with torch.no_grad():
+        torch.testing.assert_close(small(bright), net(bright))
+
+
+class Scaled(nn.Module):
+    """Channels times a second input."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.conv1, self.head = nn.Conv2d(3, 8, 3, padding=1), nn.Linear(8, 5)
+
+    def forward(self, x: Tensor, y: Tensor) -> Tensor:
+        return self.head(torch.relu(self.conv1(x) * y).mean(dim=(2, 3)))
+
+
+def test_zeros_times_a_second_input_go_and_constants_stay() -> None:
+    net = shut(Scaled().eval(), bias=-1.0)
+    with torch.no_grad():
+        net.conv1.bias[0] = 0  # zero times anything
+        net.head.weight[:, 7] = 0
+    inputs = (images(), images(seed=1)[:, :1])
+    small = shrink(net, None, inputs)
+    assert small.certificate.units_removed == 2
+    assert list(small.certificate.kept["conv1.weight"][0]) == [1, 2, 3, 4, 5, 6]
+    with torch.no_grad():
+        torch.testing.assert_close(small(*inputs), net(*inputs))
+
+
+def test_what_was_found_by_mistake_is_put_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A unit that is read by nobody goes all the same."""
+    net = conv_net(0.5)
+    with torch.no_grad():
+        net[3].weight[:, 2] = 0
+    all_zero = {"3.weight": torch.zeros(4)}
+    monkeypatch.setattr("biprune.deploy.shrinking.removal._read", lambda *_: all_zero)
+    small = shrink(net, None, images())
+    assert list(small.certificate.kept["0.weight"][0]) == [0, 1, 3]
+    assert distance(net, small) < 1e-12
+
+
 def test_channels_that_nobody_reads_go() -> None:
     net = conv_net(0.5)
     with torch.no_grad():
@@ -171,7 +226,10 @@ def test_a_reader_without_weights_is_noticed_and_named() -> None:
     assert [group.name for group in found.groups] == ["conv.weight"]
     with torch.no_grad():
         net.head.weight[:, 1] = 0
-    with pytest.raises(ValueError, match=r"outputs differ by .* This comes from conv\.weight\."):
+    with pytest.raises(
+        ValueError,
+        match=r"outputs differ by .* This comes from conv\.weight\. Leave these layers out with",
+    ):
         shrink(net, found, images())
 
 
@@ -218,8 +276,15 @@ class Single(nn.Module):
         return self.net(x.float())
 
 
-def test_models_of_float32_only_are_certified_in_it() -> None:
-    small = shrink(Single(), None, images())
+class Asserting(Single):
+    def forward(self, x: Tensor) -> Tensor:
+        assert x.dtype == torch.float32
+        return self.net(x)
+
+
+@pytest.mark.parametrize("kind", [Single, Asserting])
+def test_models_of_float32_only_are_certified_in_it(kind: type[Single]) -> None:
+    small = shrink(kind(), None, images())
     assert small.certificate.dtype == "float32"
     assert small.certificate.tolerance == 1e-4
     assert small.net[0].out_channels == 3
@@ -240,8 +305,29 @@ def test_a_model_may_take_batches_of_one_size_only() -> None:
     small = shrink(Fixed(), None, images(3))
     assert small.certificate.num_inputs == 12
     assert small.net[0].out_channels == 3
-    with pytest.raises(ValueError, match=r"cannot be found .* Pass an `example_input`"):
+    with pytest.raises(ValueError, match=r"does not run on .* Pass an `example_input`"):
         shrink(Fixed(), None, images(2))
+
+
+class Domain(nn.Module):
+    """Takes numbers from [0, 1] only."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv_net(-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net((x + 1e-3).log() - (1.001 - x).log())
+
+
+def test_a_model_with_a_domain_is_certified_within_it() -> None:
+    small = shrink(Domain(), None, images().sigmoid())
+    assert small.net[0].out_channels == 3
+    assert small.certificate.num_inputs == 14
+    assert small.certificate.max_error < 1e-12
+    groups = find_groups(Domain(), images().sigmoid())
+    with pytest.raises(ValueError, match="output for `example_input` is not finite"):
+        shrink(Domain(), groups, images() + 10)
 
 
 def test_shrinking_again_counts_from_the_original() -> None:

@@ -48,6 +48,13 @@ def test_the_page_holds_everything_it_needs(tmp_path: Path) -> None:
     assert os.listdir(tmp_path / "new") == ["report.html"]
 
 
+@pytest.mark.parametrize("structure", ["weight", "filter", "channel", "group", "2:4"])
+def test_a_page_of_every_structure(structure: str, tmp_path: Path) -> None:
+    records = [dense(), run("omp", 0.5, spec={"structure": structure})]
+    page = write_page(records, tmp_path / "report.html").read_text(encoding="utf-8")
+    assert f"resnet20 on digits, pruned by {structure}" in without_scripts(page)
+
+
 def test_what_records_say_is_escaped(tmp_path: Path) -> None:
     nasty = "</script><script>alert(1)</script>"
     records = [

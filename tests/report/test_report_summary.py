@@ -52,6 +52,15 @@ def test_settings_that_differ_are_not_compared() -> None:
     assert [comparison.title for comparison in summarise(records[::-1])] == titles
 
 
+STRUCTURES = ["weight", "filter", "channel", "group", "1:4", "2:4", "2:16"]
+
+
+def test_structures_stand_as_they_are_listed_and_patterns_behind_them() -> None:
+    records = [run(sparsity=0.5, spec={"structure": name}) for name in sorted(STRUCTURES)]
+    found = [comparison.setting.structure for comparison in summarise(records)]
+    assert found == STRUCTURES
+
+
 def test_variants_are_labelled_by_what_differs() -> None:
     def labels(*settings: dict[str, object], method: str = "bip") -> list[str]:
         records = [run(method, spec={"settings": given}) for given in settings]

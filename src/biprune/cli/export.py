@@ -8,8 +8,9 @@ from typing import Annotated, Any
 import typer
 
 from biprune.cli import options
+from biprune.cli.models import OwnModel
 from biprune.cli.tables import print_facts, print_json
-from biprune.cli.tickets import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
 
 EXAMPLES = """\
 $ biprune export runs/group50 model.onnx

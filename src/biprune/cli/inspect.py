@@ -10,6 +10,7 @@ import typer
 from rich.progress_bar import ProgressBar
 
 from biprune.cli import options
+from biprune.cli.certificates import print_certificate
 from biprune.cli.summary import Metadata, dense_facts, ticket_facts
 from biprune.cli.tables import print_facts, print_json, print_lines, print_table
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 $ biprune inspect runs/bip90
+$ biprune inspect runs/small
 $ biprune inspect runs/dense --json"""
 
 BAR_WIDTH = 12
@@ -25,17 +27,20 @@ BAR_WIDTH = 12
 
 def inspect_command(
     folder: Annotated[
-        Path, typer.Argument(metavar="FOLDER", help="What `train` or `prune` wrote.")
+        Path, typer.Argument(metavar="FOLDER", help="What `train`, `prune` or `shrink` wrote.")
     ],
     as_json: options.AsJson = False,
 ) -> None:
-    """Show what a saved ticket or dense run is, what it reached and what it cost."""
+    """Show what a saved ticket, dense run or small model is, what it reached and what it cost."""
     from biprune.deploy.files.artifact import check_fields, read_artifact, read_metadata
     from biprune.deploy.files.dense import DENSE_FIELDS
     from biprune.ticket import saved_masks
 
     kind = read_metadata(folder)["format"].removeprefix("biprune ")
     metadata, tensors = read_artifact(folder, kind)
+    if kind == "small":
+        _show_small(metadata, folder, as_json=as_json)
+        return
     if kind == "dense":
         check_fields(metadata, folder, **DENSE_FIELDS)
         facts, masks = dense_facts(metadata), None
@@ -49,6 +54,17 @@ def inspect_command(
     if masks is not None:
         _print_layers(masks)
     _print_history(metadata["history"])
+
+
+def _show_small(metadata: Metadata, folder: Path, *, as_json: bool) -> None:
+    from biprune.deploy.files.small import saved_certificate
+
+    certificate = saved_certificate(metadata, folder)
+    if as_json:
+        print_json(metadata)
+        return
+    model = "your own" if metadata["model"] is None else metadata["model"]["name"]
+    print_certificate(certificate, model=f"{model}, made smaller")
 
 
 def _mask_document(masks: Masks) -> dict[str, Any]:

@@ -4,13 +4,29 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from collections.abc import Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from biprune.cli.options import model_options
 
 if TYPE_CHECKING:
     from torch import nn
 
     from biprune import Dataset
+
+OwnModel = Annotated[
+    str | None, typer.Option(help="package.module:factory, if the saved model is your own.")
+]
+
+
+def own_options(model: str | None, texts: Sequence[str] | None) -> dict[str, object]:
+    """The `--model-option`s for the `--model` of a saved folder; without that there are none."""
+    given = model_options(texts)
+    if given and model is None:
+        raise ValueError("`--model-option` goes with `--model`; saved models know their options.")
+    return given
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
@@ -25,17 +41,14 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def build_model(
-    name: str, data: Dataset, options: Mapping[str, Any], *, seed: int = 0
+    name: str, data: Dataset | None, options: Mapping[str, Any], *, seed: int = 0
 ) -> nn.Module:
-    """A model with the inputs and outputs that `data` needs."""
+    """A model with the inputs and outputs that `data` needs, or `options` say."""
     from biprune import create_model
 
     if ":" in name and (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
-    return create_model(
-        name,
-        num_classes=data.num_classes,
-        in_channels=data.in_channels,
-        seed=seed,
-        **options,
-    )
+    sizes = {}
+    if data is not None:
+        sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
+    return create_model(name, seed=seed, **{**sizes, **options})

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biprune.cli import options
+from biprune.cli.models import OwnModel
 from biprune.cli.tables import print_json, print_lines, print_table, print_text
-from biprune.cli.tickets import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
 
 if TYPE_CHECKING:
     from torch import Tensor, nn

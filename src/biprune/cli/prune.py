@@ -10,6 +10,7 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.budget import print_budget
+from biprune.cli.models import OwnModel, own_options
 from biprune.cli.outputs import output_folder, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
@@ -61,9 +62,6 @@ Exclude = Annotated[
     typer.Option(metavar="PATTERN", help="Leave these parameters dense; repeatable."),
 ]
 AllowEmpty = Annotated[bool, typer.Option("--allow-empty", help="Let a layer lose all its units.")]
-OwnModel = Annotated[
-    str | None, typer.Option(help="package.module:factory, for a dense run of your own model.")
-]
 
 
 def prune_command(
@@ -106,15 +104,13 @@ def prune_command(
     check_device(device)
     set_threads(threads)
     chosen = build_method(method, settings, epochs)
-    own_options = options.model_options(model_option)
-    if own_options and model is None:
-        raise ValueError("`--model-option` goes with `--model`; saved models know their options.")
+    given_options = own_options(model, model_option)
     source = read_metadata(dense, "dense")
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)
     dataset = load_data(**_data_options(source, dense, root), download=download)
-    own = None if model is None else build_model(model, dataset, own_options)
+    own = None if model is None else build_model(model, dataset, given_options)
     start = load_dense(dense, own)
     start.model.to(device)
     with resumable(folder) as checkpoints:

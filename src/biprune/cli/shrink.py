@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 from biprune.cli import options
-from biprune.cli.outputs import output_folder
-from biprune.cli.tables import print_facts, print_json, print_lines
-from biprune.cli.tickets import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+from biprune.cli.certificates import print_certificate
+from biprune.cli.models import OwnModel
+from biprune.cli.outputs import refuse_finished
+from biprune.cli.tables import print_json, print_lines
+from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
 
 EXAMPLES = """\
 $ biprune shrink runs/half --out runs/small
@@ -33,31 +35,13 @@ def shrink_command(
     opened = open_ticket(ticket, model, model_option)
     if ticket.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the ticket itself. Choose another folder.")
-    folder = output_folder(out, force=force)
+    refuse_finished(out, force=force)
     small = opened.shrink(sample_input(opened, input_shape))
-    save_small(small, folder)
+    folder = save_small(small, out)
     certificate = small.certificate
     assert isinstance(certificate, Certificate)
     if as_json:
         print_json({"folder": str(folder), "certificate": certificate.to_json()})
         return
-    before, after = certificate.before, certificate.after
-    print_facts(
-        {
-            "units": f"{certificate.units_removed:,} of {certificate.units:,} removed",
-            "parameters": _change(before.parameters, after.parameters),
-            "MACs": _change(before.macs, after.macs),
-            "bytes of the state": _change(before.bytes, after.bytes),
-            "certified": f"outputs agree to {certificate.max_error:.1e} of their size on "
-            f"{certificate.num_inputs} inputs ({certificate.dtype})",
-            "zeros left": f"{certificate.zeros_left:,} of {certificate.zeros:,}",
-            "saved in": str(folder),
-        }
-    )
-    for name, reason in certificate.left_out.items():
-        print_lines(f"{name} stays whole: {reason}.")
+    print_certificate(certificate, **{"saved in": str(folder)})
     print_lines("", f"Next: biprune profile {ticket}")
-
-
-def _change(before: int, after: int) -> str:
-    return f"{before:,} -> {after:,} ({100 * after / before:.1f} %)"

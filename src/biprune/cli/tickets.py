@@ -2,18 +2,16 @@
 
 from __future__ import annotations
 
-import os
-import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biprune.cli import options
+from biprune.cli.models import build_model, own_options
 
 if TYPE_CHECKING:
-    from torch import Tensor, nn
+    from torch import Tensor
 
     from biprune import Ticket
 
@@ -28,26 +26,14 @@ InputShape = Annotated[
         show_default="that of the ticket's data",
     ),
 ]
-OwnModel = Annotated[
-    str | None, typer.Option(help="package.module:factory, for a ticket of your own model.")
-]
 
 
 def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | None) -> Ticket:
     """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
-    from biprune import create_model, load_ticket
+    from biprune import load_ticket
 
-    own_options = options.model_options(model_option)
-    if model is None:
-        if own_options:
-            raise ValueError(
-                "`--model-option` goes with `--model`; saved models know their options."
-            )
-        return load_ticket(folder)
-    build: Callable[..., nn.Module] = create_model  # options are those of the user's function
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
-    return load_ticket(folder, build(model, **own_options))
+    given = own_options(model, model_option)
+    return load_ticket(folder, None if model is None else build_model(model, None, given))
 
 
 def sample_input(ticket: Ticket, shape: str | None) -> Tensor:

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 import torch
 from torch import Tensor
 
+Draw = Literal["normal", "range", "rows"]
 Inputs = Tensor | tuple[Tensor, ...]
 
 
@@ -25,16 +28,26 @@ def batched(inputs: tuple[Tensor, ...]) -> list[bool]:
     return [tensor.ndim > 0 and len(tensor) == len(inputs[0]) for tensor in inputs]
 
 
-def random_inputs(inputs: tuple[Tensor, ...], size: int, seed: int) -> tuple[Tensor, ...]:
-    """`size` samples like those of `inputs`: normal numbers, or rows of what are no floats."""
+def random_inputs(
+    inputs: tuple[Tensor, ...], size: int, seed: int, draw: Draw = "normal"
+) -> tuple[Tensor, ...]:
+    """`size` samples like those of `inputs`.
+
+    Floats are "normal" numbers, or uniform within the "range" of the argument, or "rows" of it.
+    What are no floats are rows always. Rows are the same of all arguments: they may belong
+    together, as tokens and their mask do.
+    """
     generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(inputs[0]), (size,), generator=generator)
 
     def drawn(tensor: Tensor) -> Tensor:
-        if tensor.is_floating_point():
-            shape = (size, *tensor.shape[1:])
+        if not tensor.is_floating_point() or draw == "rows":
+            return tensor[rows.to(tensor.device)]
+        shape = (size, *tensor.shape[1:])
+        if draw == "normal":
             return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
-        rows = torch.randint(len(tensor), (size,), generator=generator)
-        return tensor[rows.to(tensor.device)]
+        share = torch.rand(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+        return torch.lerp(tensor.min(), tensor.max(), share)
 
     pairs = zip(inputs, batched(inputs), strict=True)
     return tuple(drawn(tensor) if holds_samples else tensor for tensor, holds_samples in pairs)

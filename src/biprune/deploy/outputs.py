@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
+from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.inputs import random_inputs
+from biprune.deploy.inputs import Draw, random_inputs
 from biprune.seeding import forked_rng
 
 
@@ -23,13 +24,32 @@ def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Ten
     return found
 
 
-def batch_size(model: nn.Module, inputs: tuple[Tensor, ...], wanted: int) -> int:
-    """`wanted` if the model runs on so many samples, else as many as there are in `inputs`."""
-    try:
-        outputs(model, random_inputs(inputs, wanted, seed=0), seed=0)
-    except Exception:  # whatever a forward of the user's raises
-        return len(inputs[0])
-    return wanted
+def inputs_to_compare(
+    model: nn.Module, inputs: tuple[Tensor, ...], wanted: int, seed: int, scale: float = 1.0
+) -> tuple[Tensor, ...]:
+    """Random samples like those of `inputs` for which the outputs of `model` are finite.
+
+    `wanted` of them, or as many as in `inputs` if the model takes no other number. They are normal,
+    times `scale`; but a model may take the logarithm of what it gets, and then they are within the
+    range of `inputs`, or rows of it; see `random_inputs`. If none will do, `inputs` as they are.
+    """
+    for size in dict.fromkeys((wanted, len(inputs[0]))):
+        for draw in get_args(Draw):
+            try:
+                drawn = random_inputs(inputs, size, seed, draw)
+                if draw == "normal":
+                    drawn = tuple(t * scale if t.is_floating_point() else t for t in drawn)
+                found = outputs(model, drawn, seed)
+            except Exception:  # whatever a forward of the user's raises
+                continue
+            if are_finite(found):
+                return drawn
+    return inputs
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every number of the tensors is finite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
 
 
 def flat_outputs(output: object) -> list[Tensor]:

@@ -13,10 +13,11 @@ from biprune.report.comparison import Cell, Comparison, Hole, sample_of
 from biprune.report.labels import method_labels, natural_order
 from biprune.report.settings import recipe_key, setting_key, setting_titles
 from biprune.report.verdict import Sample, judge
-from biprune.structure import STRUCTURES
+from biprune.structure import UNITS
 
 NO_RECORD = "no record"
 _ORDER = {name: place for place, name in enumerate(METHODS)}
+_STRUCTURES = {name: place for place, name in enumerate(UNITS)}
 
 
 def summarise(records: Iterable[RunRecord]) -> list[Comparison]:
@@ -85,9 +86,12 @@ def _compare(title: str, runs: list[RunRecord], dense_runs: list[RunRecord]) -> 
     )
 
 
-def _place(comparison: Comparison) -> tuple[str, str, int, str]:
+def _place(comparison: Comparison) -> tuple[object, ...]:
+    """Model, data, structures as they are listed, patterns such as 2:4 behind them by n and m."""
     spec = comparison.setting
-    return spec.model, spec.data, list(STRUCTURES).index(spec.structure), comparison.title
+    structure = _STRUCTURES.get(spec.structure, len(_STRUCTURES))
+    pattern = natural_order(spec.structure)
+    return spec.model, spec.data, structure, pattern, comparison.title
 
 
 def _column(run: RunRecord) -> float:

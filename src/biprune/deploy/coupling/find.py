@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
+from biprune.deploy.coupling.copying import check_runs, copied, first_line
 from biprune.deploy.coupling.tracing import trace
 from biprune.deploy.coupling.trial import Trial
 from biprune.deploy.coupling.units import coupled
@@ -43,20 +43,24 @@ def find_groups(model: nn.Module, example_input: Inputs, *, seed: int = 0) -> Co
     """
     names = {id(p): name for name, p in parameter_names(model).items()}
     # On the processor in float32: nothing here depends on where the model is or how precise.
-    copied = copy.deepcopy(unwrap(model)).float().cpu().eval().requires_grad_(True)
-    own_names = dict(zip(map(id, copied.parameters()), names.values(), strict=True))
+    own = copied(unwrap(model)).float().cpu().eval()
+    for parameter in own.parameters():
+        parameter.requires_grad_(parameter.is_floating_point())
+    own_names = dict(zip(map(id, own.parameters()), names.values(), strict=True))
     inputs = tuple(
         t.detach().cpu().float() if t.is_floating_point() else t.cpu()
         for t in as_inputs(example_input)
     )
-    candidates, left_out = _candidates(copied, inputs, own_names)
+    check_runs(own, inputs)
     try:
-        trial = Trial(copied, inputs, seed)
+        trial = Trial(own, inputs, seed)
     except Exception as error:  # whatever a forward of the user's raises
         raise ValueError(
-            "The model does not run on random inputs of the shape of `example_input`, so that its "
-            f"groups cannot be tried: {error} Prune it by structure 'filter' or 'weight'."
+            "The model does not run with random weights, so that its groups cannot be tried "
+            f"({type(error).__name__}: {first_line(error)}). Prune it by structure 'filter' or "
+            "'weight'."
         ) from error
+    candidates, left_out = _candidates(own, inputs, own_names)
     found = _tried(candidates, left_out, trial)
     order = {name: place for place, name in enumerate(names.values())}
     by_place = sorted(found.left_out, key=lambda name: order.get(name.split("[")[0], len(order)))
@@ -100,7 +104,9 @@ def _candidates(
         if isinstance(layer, _ConvNd | nn.Linear) and "weight" not in layer._parameters:
             left_out[f"{name}.weight"] = "it is parametrized"
         if isinstance(layer, nn.MultiheadAttention) and name not in by_name:
-            left_out[f"{name}.in_proj_weight"] = "attention of one head or with added keys"
+            left_out[f"{name}.in_proj_weight"] = (
+                "attention of one head, with added keys, or with code of its own"
+            )
     own = [group for each in heads if (group := each.group(names)) is not None]
     groups += {group.name: group for group in own}.values()
     order = {name: place for place, name in enumerate(names.values())}

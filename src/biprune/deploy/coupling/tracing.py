@@ -18,9 +18,9 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
+from biprune.deploy.coupling.copying import first_line
 from biprune.deploy.outputs import flat_outputs
-from biprune.deploy.surgery.layers import Side
-from biprune.methods.gates import following_norms
+from biprune.deploy.surgery.layers import Side, loses_groups
 
 
 class Channel(NamedTuple):
@@ -82,21 +82,18 @@ def trace(
 ) -> Traced:
     """Follow every output channel of the layers that `is_root` names through the model.
 
-    Costs two forwards, and time in the number of channels. All parameters must require gradients.
+    Costs a forward, and time in the number of channels. All parameters must require gradients.
     """
     graph = _graph(model, inputs)
     nodes = list(graph.module2node.values())
     number = {id(node): place for place, node in enumerate(nodes)}
     roots = [n for n in nodes if isinstance(n.module, _ConvNd | nn.Linear) and is_root(n.module)]
-    # The graph has an InstanceNorm as several operations, so it does not follow a layer there.
-    found = following_norms(model, lambda: model(*inputs))
-    following: dict[nn.Module, list[nn.Module]] = {conv: [norm] for conv, norm in found.items()}
     return Traced(
         _tied_channels(graph, roots, number),
         {number[id(node)]: node.module for node in nodes},
         {number[id(node)]: node.pruning_dim for node in nodes},
         {number[id(node)] for node in nodes if not node.outputs},
-        {number[id(node)]: _norms_after(node) or following.get(node.module, []) for node in nodes},
+        {number[id(node)]: _norms_after(node) for node in nodes},
     )
 
 
@@ -132,7 +129,11 @@ def _tied_channels(graph: Any, roots: list[Any], number: Mapping[int, int]) -> C
 
 
 def _norms_after(node: Any) -> list[nn.Module]:
-    """The norms that a node's output goes to, directly or in a sum or a concatenation."""
+    """The norms that a node's output goes to, if it goes to norms only.
+
+    Directly or through operations and activations: most of them keep a scale or nearly so, and the
+    norm undoes it; where they do not, the unit's output is linear in the norm all the same.
+    """
     norms, waiting, seen = [], list(node.outputs), {id(node)}
     while waiting:
         after = waiting.pop()
@@ -141,11 +142,18 @@ def _norms_after(node: Any) -> list[nn.Module]:
         seen.add(id(after))
         if isinstance(after.module, _NormBase | nn.GroupNorm):
             norms.append(after.module)
-        elif "_ConcatOp" in str(after.module) or "AddBackward" in str(after.module):
+        elif after.outputs and _is_operation(after.module):
             waiting += after.outputs
         else:
             return []
     return norms
+
+
+def _is_operation(module: nn.Module) -> bool:
+    """Whether a node of the graph is no layer, or one that does not mix units."""
+    if isinstance(module, _ConvNd):
+        return loses_groups(module)
+    return isinstance(module, nn.PReLU) or type(module).__module__.startswith("torch_pruning")
 
 
 def _mapped(dependency: Any, indices: list[int]) -> Iterator[tuple[int, int]]:
@@ -173,8 +181,7 @@ def _graph(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
         except Exception as error:
             raise ValueError(
                 f"The coupled groups of this model cannot be found ({type(error).__name__}: "
-                f"{error}). Pass an `example_input` that it runs on, as a batch or a tuple of "
-                "arguments, or prune it by structure 'filter' or 'weight'."
+                f"{first_line(error)}). Prune it by structure 'filter' or 'weight'."
             ) from error
     return graph
 

@@ -14,9 +14,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from biprune.deploy.coupling.copying import first_line
 from biprune.deploy.coupling.random_weights import randomize_
-from biprune.deploy.inputs import random_inputs
-from biprune.deploy.outputs import batch_size, difference, outputs
+from biprune.deploy.outputs import difference, inputs_to_compare, outputs
 from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group
 from biprune.seeding import derive_seed
@@ -38,8 +38,7 @@ class Trial:
         self._seed = seed
         self._model = copy.deepcopy(model)
         randomize_(self._model, derive_seed(seed, 1))
-        samples = batch_size(self._model, inputs, SAMPLES)
-        self._inputs = random_inputs(inputs, samples, derive_seed(seed, 0))
+        self._inputs = inputs_to_compare(self._model, inputs, SAMPLES, derive_seed(seed, 0))
         self._dense = outputs(self._model, self._inputs, seed)
 
     def objection(self, groups: Sequence[Group]) -> str | None:
@@ -68,12 +67,12 @@ class Trial:
         try:
             found = outputs(small, self._inputs, self._seed)
         except Exception as error:  # whatever a forward of the user's raises
-            return f"the model does not run without some of it ({str(error).splitlines()[0]})"
+            return f"the model does not run without some of it ({first_line(error)})"
         error = difference(expected, found)
         if math.isinf(error):
             return "it is part of the model's output"
         if math.isnan(error):
-            return "with random weights the model's output is not a number"
+            return "with random weights the model gives no finite numbers, even for `example_input`"
         if error > TOLERANCE:
             return "removing some of it is not the same as setting it to zero"
         return None

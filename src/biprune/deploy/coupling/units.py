@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
 from biprune.deploy.coupling.tracing import Channel, Traced
 from biprune.deploy.surgery.layers import Entry, entries, filter_dim, tied
 from biprune.groups import Group, Role, Slice
+
+Key = tuple[str, int]  # a parameter and a dimension of it
 
 
 class Place(NamedTuple):
@@ -29,7 +31,7 @@ class Place(NamedTuple):
 class _Unit:
     """A set of tied channels: its places by parameter and dimension, and what speaks against it."""
 
-    places: dict[tuple[str, int], list[int]] = field(default_factory=lambda: defaultdict(list))
+    places: dict[Key, list[int]] = field(default_factory=lambda: defaultdict(list))
     objection: str | None = None
 
 
@@ -54,11 +56,11 @@ def coupled(traced: Traced, names: Mapping[int, str]) -> tuple[list[Group], dict
         first = next(key for key in unit.places if roles[key] == "filter")
         return order[first[0]], unit.places[first]
 
-    gated = _gated(traced, names)
+    producers = _producers(traced, names)
     groups, left_out = [], {}
     taken: set[str] = set()
     for units in sorted(alike.values(), key=lambda units: min(map(by_filter, units))):
-        group = _group(units, roles, gated, taken)
+        group = _group(units, roles, producers, taken)
         objection = units[0].objection
         if objection is None and len(units) == 1:
             objection = "its filters can only go all together"
@@ -71,7 +73,7 @@ def coupled(traced: Traced, names: Mapping[int, str]) -> tuple[list[Group], dict
 
 def _tie_parameters(
     traced: Traced, names: Mapping[int, str]
-) -> tuple[dict[tuple[str, int], Role], dict[Channel, str]]:
+) -> tuple[dict[Key, Role], dict[Channel, str]]:
     """Tie each channel with what it owns; the roles found, and what speaks against a channel."""
     components = traced.components
     for node, layer in traced.layers.items():
@@ -79,7 +81,7 @@ def _tie_parameters(
             first, *others = [Channel(node, *channel) for channel in channels]
             for other in others:
                 components.tie(first, other)
-    roles: dict[tuple[str, int], Role] = {}
+    roles: dict[Key, Role] = {}
     objections: dict[Channel, str] = {}
     for channel in components.items():
         layer = traced.layers[channel.node]
@@ -124,25 +126,40 @@ def _unit(
     return unit
 
 
-def _gated(traced: Traced, names: Mapping[int, str]) -> set[tuple[str, int]]:
-    """Where each producer's output is linear: in the norms that follow, else in the producer."""
-    gated: set[tuple[str, int]] = set()
+class Producer(NamedTuple):
+    """A layer that writes units: its own tensors, and those of the norms that follow it."""
+
+    own: list[Key]
+    norms: list[Key]
+
+
+def _producers(traced: Traced, names: Mapping[int, str]) -> list[Producer]:
+    def known(tensors: list[tuple[Tensor | None, int]]) -> list[Key]:
+        return [(names[id(tensor)], dim) for tensor, dim in tensors if id(tensor) in names]
+
+    producers = []
     for node, layer in traced.layers.items():
-        if not isinstance(layer, _ConvNd | nn.Linear):
-            continue
-        norms = [norm for norm in traced.norms[node] if norm.weight is not None]
-        if norms:
-            tensors = [(tensor, 0) for norm in norms for tensor in (norm.weight, norm.bias)]
-        else:
-            tensors = [(layer.weight, filter_dim(layer)), (layer.bias, 0)]
-        gated |= {(names[id(tensor)], dim) for tensor, dim in tensors if id(tensor) in names}
+        if isinstance(layer, _ConvNd | nn.Linear):
+            own = known([(layer.weight, filter_dim(layer)), (layer.bias, 0)])
+            after = [tensor for norm in traced.norms[node] for tensor in norm.parameters()]
+            producers.append(Producer(own, known([(tensor, 0) for tensor in after])))
+    return producers
+
+
+def gated_keys(producers: Iterable[Producer], keys: Collection[Key]) -> set[Key]:
+    """Where a unit's output is linear, for each of its producers: in the norms that follow, else in
+    the producer. A norm of other channels than the unit's, behind a mean over all, is none."""
+    gated: set[Key] = set()
+    for own, norms in producers:
+        if any(key in keys for key in own):
+            gated |= set(norms).intersection(keys) or set(own)
     return gated
 
 
 def _group(
     units: list[_Unit],
-    roles: Mapping[tuple[str, int], Role],
-    gated: set[tuple[str, int]],
+    roles: Mapping[Key, Role],
+    producers: Iterable[Producer],
     taken: set[str],
 ) -> Group:
     """One group of units with the same pattern, in the order of their first filters.
@@ -155,6 +172,7 @@ def _group(
     units = sorted(units, key=lambda unit: unit.places[first])
     name = first[0] if first[0] not in taken else f"{first[0]}[{units[0].places[first][0]}]"
     taken.add(name)
+    gated = gated_keys(producers, keys)
     slices = [
         Slice(
             tensor,

@@ -6,8 +6,10 @@ to the kept indices and filled; neither torch-pruning nor an example input is ne
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
+from typing import Any
 
 import torch
 from torch import nn
@@ -52,13 +54,7 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
     and filled.
     """
     metadata, tensors = read_artifact(folder, "small")
-    check_fields(metadata, folder, **SMALL_FIELDS)
-    try:
-        certificate = Certificate.from_json(metadata["certificate"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{str(folder)!r} is damaged: 'certificate' in {METADATA_FILE} is not whole."
-        ) from None
+    certificate = saved_certificate(metadata, folder)
     small = original(metadata["model"], model)
     kept = {
         name: {dim: torch.tensor(index, dtype=torch.long) for dim, index in dims.items()}
@@ -75,3 +71,14 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
     lay_out_(small, channels_last=metadata["channels_last"])
     vars(small)["certificate"] = certificate
     return small
+
+
+def saved_certificate(metadata: Mapping[str, Any], folder: Path | str) -> Certificate:
+    """The certificate in the metadata of a small model that was saved in `folder`."""
+    check_fields(metadata, folder, **SMALL_FIELDS)
+    try:
+        return Certificate.from_json(metadata["certificate"])
+    except (AttributeError, KeyError, TypeError, ValueError):
+        raise ValueError(
+            f"{str(folder)!r} is damaged: 'certificate' in {METADATA_FILE} is not whole."
+        ) from None

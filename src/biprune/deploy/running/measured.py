@@ -54,6 +54,8 @@ class Profile:
         What another runtime gains is told apart from what pruning gains.
         """
         base, *others = self.rows
+        if not others:
+            return f"{base.name} alone was measured, so there is nothing to compare it with."
         masked = [row for row in others if _is_masked(row, base)]
         sentences = [_of_zeros(row, base) for row in masked]
         smaller = [row for row in others if row.runtime == base.runtime and row not in masked]
@@ -73,7 +75,7 @@ def _is_masked(row: Row, base: Row) -> bool:
 
 def _of_zeros(row: Row, base: Row) -> str:
     speed = _speed(row.speedups, base)
-    if _overall(row) >= NOTICEABLE:
+    if _is_noticeable(row):  # no cause beside a number that speaks against it
         return f"The zeros of {row.name} are in dense tensors, and it is {speed}."
     return (
         "Masked weights are zeros in dense tensors: no kernel here skips them, and "
@@ -84,7 +86,7 @@ def _of_zeros(row: Row, base: Row) -> str:
 def _of_fastest(rows: Sequence[Row], base: Row) -> str:
     best = max(rows, key=_overall)
     speed = _speed(best.speedups, base)
-    if _overall(best) < NOTICEABLE:
+    if not any(map(_is_noticeable, rows)):
         return f"There is no speed-up worth the name: {best.name} is {speed}."
     return f"The variant {best.name} is {speed}."
 
@@ -100,6 +102,11 @@ def _of_runtime(rows: Sequence[Row], base: Row) -> list[str]:
     best = max(others, key=_overall)
     added = {b: first.latency[b].median / each.median for b, each in best.latency.items()}
     return [f"{own}; there {best.name} is {_speed(added, first)}."]
+
+
+def _is_noticeable(row: Row) -> bool:
+    """Whether some batch is faster by more than one would overlook."""
+    return max(row.speedups.values()) >= NOTICEABLE
 
 
 def _overall(row: Row) -> float:

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import io
 import logging
-import math
 import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
@@ -18,10 +17,10 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
-from torch.utils._pytree import tree_leaves
 
 from biprune.checks import check_positive
 from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
+from biprune.deploy.outputs import difference, flat_outputs, outputs
 from biprune.deploy.running.runtime import OnnxModel, require_onnx
 from biprune.evaluation import evaluation_mode
 from biprune.files import replaced
@@ -40,8 +39,8 @@ LIMIT = 2_000_000_000  # bytes; a protobuf cannot be longer than 2 GiB
 class OnnxCheck:
     """What was written, and how far onnxruntime is from PyTorch.
 
-    `error` is the largest difference of an output over all `batches`, relative to the largest
-    output of its batch where that is above one.
+    `error` is the largest difference over all `batches`, in parts of the largest number in its
+    output.
     """
 
     path: Path
@@ -65,8 +64,9 @@ def export_onnx(
     The file passes ONNX's own checker and is run by onnxruntime on random inputs like
     `example_input` at batch 1, 2 and 7; if an output is further than `tolerance` from PyTorch's,
     a ValueError gives the figures and nothing is written. Inputs and outputs are called "input" and
-    "output", with a number where there are several. `opset` defaults to the exporter's. The model
-    is as before afterwards. Needs the extra: pip install 'biprune[onnx]'.
+    "output", with a number where there are several; of a nest of outputs the file has the tensors.
+    `opset` defaults to the exporter's. The model is as before afterwards. Needs the extra:
+    pip install 'biprune[onnx]'.
     """
     require_onnx()
     import onnx
@@ -85,7 +85,8 @@ def export_onnx(
         temporary.write_bytes(proto.SerializeToString())
         onnx.checker.check_model(str(temporary), full_check=True)
         written = OnnxModel(temporary)
-        error = max(_error(written, sample) for sample in samples)
+        found = [output for sample in samples for output in written(*sample.inputs)]
+        error = difference([output for sample in samples for output in sample.outputs], found)
         if not error <= tolerance:
             raise ValueError(
                 f"The ONNX file does not compute what the model does: its outputs differ by "
@@ -104,11 +105,21 @@ class _Sample:
     outputs: list[Tensor]
 
 
-@torch.no_grad()
+class _Flat(nn.Module):
+    """A model that returns the tensors of its outputs, and nothing that is no tensor."""
+
+    def __init__(self, model: nn.Module) -> None:
+        super().__init__()
+        self.model = model
+
+    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
+        return tuple(flat_outputs(self.model(*inputs)))
+
+
 def _sample(model: nn.Module, inputs: tuple[Tensor, ...], size: int) -> _Sample:
     batch = random_inputs(inputs, size, seed=size)
     try:
-        return _Sample(batch, [output.cpu() for output in tree_leaves(model(*batch))])
+        return _Sample(batch, [output.cpu() for output in outputs(model, batch, seed=0)])
     except RuntimeError as error:
         raise ValueError(
             f"The model does not run on a batch of {size} like `example_input`: {error}"
@@ -123,14 +134,16 @@ def _exported(
     example = random_inputs(inputs, 2, seed=0)
     batch = torch.export.Dim("batch")
     shapes = tuple({0: batch} if holds_samples else None for holds_samples in batched(inputs))
+    with torch.no_grad():
+        is_plain = isinstance(model(*example), Tensor)
     try:
         with _quiet():
             program = torch.onnx.export(
-                model,
+                model if is_plain else _Flat(model),
                 example,
                 dynamo=True,
                 verbose=False,
-                dynamic_shapes=shapes,
+                dynamic_shapes=shapes if is_plain else (shapes,),
                 input_names=_numbered("input", len(inputs)),
                 output_names=_numbered("output", num_outputs),
                 opset_version=opset,
@@ -143,8 +156,9 @@ def _exported(
     for given, dims in zip(proto.graph.input, shapes, strict=True):
         if dims is not None and not given.type.tensor_type.shape.dim[0].dim_param:
             raise ValueError(
-                "The model cannot be exported to ONNX for batches of any size: its forward does "
-                "one thing or another depending on the size of the batch."
+                "The model cannot be exported to ONNX for batches of any size: its forward makes "
+                "the size of the batch a plain number, as `len(x)`, `int(x.shape[0])`, a loop over "
+                "samples or a branch on their number does. Use `x.shape[0]` in place of `len(x)`."
             )
     _clear_notes(proto)
     return proto
@@ -162,18 +176,6 @@ def _clear_notes(message: Message) -> None:
         if field.message_type is not None:
             for part in value if isinstance(value, Sequence) else [value]:
                 _clear_notes(part)
-
-
-def _error(exported: OnnxModel, sample: _Sample) -> float:
-    """The largest difference of an output, as in OnnxCheck; infinite for another shape or NaN."""
-    errors = [0.0]
-    for output, reference in zip(exported(*sample.inputs), sample.outputs, strict=True):
-        if output.shape != reference.shape:
-            return math.inf
-        difference = (output.double() - reference.double()).abs().max()
-        error = float(difference / reference.double().abs().max().clamp(min=1))
-        errors.append(math.inf if math.isnan(error) else error)
-    return max(errors)
 
 
 def _numbered(name: str, count: int) -> list[str]:

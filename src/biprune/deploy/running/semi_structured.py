@@ -12,7 +12,7 @@ from biprune.masks import Masks
 from biprune.structure import Blocks, unwrap
 
 CAPABILITY = (8, 0)  # the first NVIDIA generation with sparse tensor cores
-DTYPES = (torch.float16, torch.bfloat16, torch.int8)
+DTYPES = (torch.float16, torch.bfloat16)
 
 
 def to_semi_structured(model: nn.Module, masks: Masks) -> nn.Module:

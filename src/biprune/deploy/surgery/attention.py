@@ -1,44 +1,67 @@
-"""Attention with fewer heads than its width would give: what stays when heads are removed."""
+"""Attention with fewer heads than its width would give: what stays when heads are removed.
+
+Modules of ours stand in place of those that cannot do with fewer heads. They take over all that is
+theirs, parameters, buffers, children, hooks and attributes, everything but the code.
+"""
 
 from __future__ import annotations
 
 import math
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-_BEHIND = ("proj", "out", "resid")  # in the name of a dropout behind the heads, not on the weights
+
+@dataclass(frozen=True)
+class Usual:
+    """The usual softmax self-attention in terms of a module's own parts, by name.
+
+    `inward` is one layer for queries, keys and values or three, `outward` the one behind the heads.
+    Dropout falls `on_weights` and `on_result`, each an nn.Dropout or a number; None is none. Scores
+    are multiplied by the number `scale`, by default head_dim**-0.5; if `causal` no position sees a
+    later one.
+    """
+
+    inward: tuple[str, ...]
+    outward: str
+    head_dim: int
+    causal: bool
+    scale: str | None
+    on_weights: str | None = None
+    on_result: str | None = None
 
 
 class HeadAttention(nn.Module):
     """nn.MultiheadAttention with some of its heads: same state, same call, same results.
 
-    It takes over the tensors of `attention`, already cut to `heads`; nn.MultiheadAttention itself
-    insists on as many heads as fill its width. Nested tensors, `add_bias_kv` and `add_zero_attn`
-    are refused.
+    It takes over `attention`, whose tensors are already cut to `heads`; nn.MultiheadAttention
+    itself insists on as many heads as fill its width. Nested tensors, `add_bias_kv` and
+    `add_zero_attn` are refused.
     """
 
-    # Read by nn.TransformerEncoderLayer, whose fused kernel computes the head's width from the
-    # number of heads: that must not be used.
-    _qkv_same_embed_dim = False
+    replaces: str
+    num_heads: int
+    head_dim: int
+    embed_dim: int
+    dropout: float
+    batch_first: bool
+    out_proj: nn.Module
 
     def __init__(self, attention: nn.MultiheadAttention | HeadAttention, heads: list[int]) -> None:
         super().__init__()
+        vars(self).update(vars(attention))
+        self.replaces = getattr(attention, "replaces", type(attention).__qualname__)
         self.num_heads = len(heads)
-        self.head_dim = attention.head_dim
-        self.embed_dim = attention.embed_dim
-        self.dropout = attention.dropout
-        self.batch_first = attention.batch_first
+        # Read by nn.TransformerEncoderLayer, whose fused kernel computes the head's width from the
+        # number of heads: that must not be used.
+        self._qkv_same_embed_dim = False
         # A mask may come with one plane for each head of the original: which, and of how many.
         before = list(range(attention.num_heads))
         self.heads_of = [getattr(attention, "heads_of", before)[head] for head in heads]
         self.heads_before = getattr(attention, "heads_before", attention.num_heads)
-        for name, parameter in attention._parameters.items():
-            self.register_parameter(name, parameter)
-        self.out_proj = attention.out_proj
-        self.train(attention.training)
 
     def forward(
         self,
@@ -104,43 +127,49 @@ class HeadAttention(nn.Module):
 
 
 class SelfAttention(nn.Module):
-    """The usual softmax self-attention from the parts of a module that cannot do with fewer heads.
+    """The `usual` self-attention in place of a module whose code cannot do with fewer heads.
 
-    Most of those that people write reshape by the width of their input. The parts keep their names:
-    `inward` is one layer for queries, keys and values or three, `outward` the one behind the heads.
-    With `causal` no position sees a later one.
+    Most of those that people write reshape by the width of their input.
     """
 
-    def __init__(
-        self, module: nn.Module, inward: list[str], outward: str, head_dim: int, causal: bool
-    ) -> None:
-        super().__init__()
-        for name, child in module.named_children():
-            self.add_module(name, child)
-        drops = {n: child for n, child in module.named_children() if isinstance(child, nn.Dropout)}
-        self.inward, self.outward = inward, outward
-        self.after = [name for name in drops if any(p in name for p in _BEHIND)]
-        self.dropout = sum(drop.p for name, drop in drops.items() if name not in self.after)
-        width = sum(len(module.get_parameter(f"{name}.weight")) for name in inward) // 3
-        self.num_heads, self.head_dim, self.causal = width // head_dim, head_dim, causal
-        scale = getattr(module, "scale", None)
-        self.scale = scale if isinstance(scale, float) else head_dim**-0.5
-        self.train(module.training)
+    replaces: str
+    _usual: Usual
 
-    def forward(self, x: Tensor, *masks: object, **options: object) -> Tensor:
-        """Self-attention over batch x length x width; masks are refused."""
-        if any(each is not None for each in (*masks, *options.values())):
-            raise ValueError("Attention with removed heads takes its input alone, without masks.")
-        made = torch.cat([self.get_submodule(name)(x) for name in self.inward], dim=-1)
-        q, k, v = (_by_head(each, self.head_dim) for each in made.chunk(3, dim=-1))
-        dropout = self.dropout if self.training else 0.0
+    def __init__(self, module: nn.Module, usual: Usual) -> None:
+        super().__init__()
+        vars(self).update(vars(module))
+        self.replaces = type(module).__qualname__
+        self._usual = usual
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Self-attention over batch x length x width."""
+        usual = self._usual
+        made = torch.cat([self.get_submodule(name)(x) for name in usual.inward], dim=-1)
+        q, k, v = (_by_head(each, usual.head_dim) for each in made.chunk(3, dim=-1))
+        scale = None if usual.scale is None else vars(self)[usual.scale]
         mixed = functional.scaled_dot_product_attention(
-            q, k, v, dropout_p=dropout, is_causal=self.causal, scale=self.scale
+            q, k, v, dropout_p=self._dropout(usual.on_weights), is_causal=usual.causal, scale=scale
         )
-        result = self.get_submodule(self.outward)(mixed.transpose(1, 2).flatten(2))
-        for name in self.after:
-            result = self.get_submodule(name)(result)
-        return result
+        result = self.get_submodule(usual.outward)(mixed.transpose(1, 2).flatten(2))
+        dropout = self._dropout(usual.on_result)
+        return functional.dropout(result, dropout) if dropout else result
+
+    def _dropout(self, name: str | None) -> float:
+        """The probability that applies now."""
+        if name is None:
+            return 0.0
+        if (part := self._modules.get(name)) is None:
+            return vars(self)[name] if self.training else 0.0
+        return float(getattr(part, "p", 0.0)) if part.training else 0.0
+
+
+def replaced_modules(model: nn.Module) -> dict[str, str]:
+    """Where a model has modules of ours in place of its own: the class of each that was there."""
+    return {
+        name: module.replaces
+        for name, module in model.named_modules()
+        if isinstance(module, HeadAttention | SelfAttention)
+    }
 
 
 def _by_head(values: Tensor, head_dim: int) -> Tensor:

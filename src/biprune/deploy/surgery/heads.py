@@ -1,24 +1,18 @@
-"""Heads of attention as units: where they lie, and what becomes of a module that loses some."""
+"""Heads of attention as units: which modules have them, and where they lie."""
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Literal, get_args
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.coupling.random_weights import randomize_
-from biprune.deploy.outputs import difference, outputs
-from biprune.deploy.surgery.attention import HeadAttention, SelfAttention
+from biprune.deploy.surgery.attention import HeadAttention
 from biprune.groups import Group, Role, Slice
 
-Usual = Literal["plain", "causal"]
+COUNTS = ("num_heads", "n_heads", "heads", "n_head")  # attributes that say how many heads there are
 
-_COUNTS = ("num_heads", "n_heads", "heads", "n_head")
-_WIDTHS = ("inner_dim", "attn_dim", "all_head_size")  # attributes that say heads * head_dim
 _LETTERS = {"q": "q", "query": "q", "k": "k", "key": "k", "v": "v", "value": "v"}
 
 
@@ -69,11 +63,18 @@ def find_heads(model: nn.Module) -> dict[str, Heads]:
     """The attention modules of a model that are understood, by name."""
     found = {}
     for name, module in model.named_modules():
-        known = isinstance(module, nn.MultiheadAttention | HeadAttention)
-        heads = _of_torch(module) if known else _of_user(module)
+        heads = _of_torch(module) if is_torchs(module) else _of_user(module)
         if heads is not None and heads.count > 1:
             found[name] = heads
     return found
+
+
+def is_torchs(module: nn.Module) -> bool:
+    """Whether a module runs the code of nn.MultiheadAttention, or ours in its place."""
+    return isinstance(module, HeadAttention) or (
+        isinstance(module, nn.MultiheadAttention)
+        and type(module).forward is nn.MultiheadAttention.forward
+    )
 
 
 def _of_torch(module: nn.Module) -> Heads | None:
@@ -91,7 +92,7 @@ def _of_torch(module: nn.Module) -> Heads | None:
 
 def _of_user(module: nn.Module) -> Heads | None:
     """Heads of a module with a number of heads, layers for q, k and v, and one behind them."""
-    counts = [vars(module).get(name) for name in _COUNTS]
+    counts = [vars(module).get(name) for name in COUNTS]
     count = next((c for c in counts if isinstance(c, int) and not isinstance(c, bool)), None)
     linears = {n: m for n, m in module.named_modules() if isinstance(m, nn.Linear)}
     split = _split(linears) if count else None
@@ -126,63 +127,6 @@ def _split(linears: Mapping[str, nn.Linear]) -> tuple[list[str], str] | None:
     if len(letters) != 3 or len(rest) != 1:
         return None
     return [letters[letter] for letter in "qkv"], rest[0]
-
-
-def usual_attention(heads: Heads) -> Usual | None:
-    """Which of the usual self-attentions the module is, if it is one.
-
-    Tried on a copy with random weights, before anything is cut, so that it depends on nothing but
-    the module's code.
-    """
-    if isinstance(heads.module, nn.MultiheadAttention | HeadAttention):
-        return None
-    module = copy.deepcopy(heads.module).float().cpu().eval()
-    randomize_(module, seed=0)
-    width = heads.first().shape[1]
-    x = torch.randn(2, 5, width, generator=torch.Generator().manual_seed(0))
-    for usual in get_args(Usual):
-        rebuilt = _rebuilt(replace(heads, module=module), usual)
-        try:
-            expected, found = outputs(module, (x,), seed=0), outputs(rebuilt, (x,), seed=0)
-        except Exception:  # whatever a forward of the user's raises
-            return None
-        if difference(expected, found) < 1e-4:
-            return usual
-    return None
-
-
-def _rebuilt(heads: Heads, usual: Usual) -> SelfAttention:
-    inward = [n.removesuffix(".weight") for n in heads.made if n.endswith(".weight")]
-    outward = heads.read.split(".")[0]
-    return SelfAttention(heads.module, inward, outward, heads.head_dim, usual == "causal")
-
-
-def without_heads(heads: Heads, rows: Tensor, usual: Usual | None) -> nn.Module:
-    """The module for the heads that `rows` of its first tensor are; its tensors are cut already.
-
-    Torch's own and the usual self-attention are put together anew, others changed in place.
-    """
-    kept = _kept_heads(heads, rows)
-    module = heads.module
-    if isinstance(module, nn.MultiheadAttention | HeadAttention):
-        return HeadAttention(module, kept)
-    if usual is not None:
-        return _rebuilt(heads, usual)
-    for name, value in vars(module).items():
-        if name in _COUNTS:
-            vars(module)[name] = len(kept)
-        elif name in _WIDTHS and value == heads.count * heads.head_dim:
-            vars(module)[name] = len(kept) * heads.head_dim
-    return module
-
-
-def _kept_heads(heads: Heads, rows: Tensor) -> list[int]:
-    name, stacked = next(iter(heads.made.items()))
-    places = heads.places(stacked)
-    kept = [head for head in range(heads.count) if bool(torch.isin(places[head], rows).all())]
-    if not torch.equal(places[kept].flatten().sort().values, rows):
-        raise ValueError(f"{name!r} can only lose whole heads.")
-    return kept
 
 
 def _role(tensor: Tensor) -> Role:

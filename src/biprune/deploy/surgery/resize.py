@@ -7,7 +7,8 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.surgery.heads import Usual, find_heads, usual_attention, without_heads
+from biprune.deploy.surgery.fewer_heads import way_without, without_heads
+from biprune.deploy.surgery.heads import find_heads
 from biprune.deploy.surgery.layers import mend
 from biprune.structure import parameter_names, unwrap
 
@@ -22,15 +23,16 @@ def resize_(model: nn.Module, kept: Kept) -> None:
 
     Sizes, groups, statistics and numbers of heads of the owning modules follow. Parameters stay the
     same objects, with their layout and `requires_grad`, but lose their gradients; attention that
-    cannot do with fewer heads is replaced by a module of ours with the same state. What is coupled
-    with what is the caller's business: see `coupling`. A ValueError may leave the model half cut.
+    cannot do with fewer heads is replaced by a module of ours with the same state, and
+    `attention.replaced_modules` says which. What is coupled with what is the caller's business: see
+    `coupling`. A ValueError may leave the model half cut.
     """
     model = unwrap(model)
     parameters = parameter_names(model)
     _check(parameters, kept)
     cut = {id(parameters[name]): name for name in kept}
     heads = [each for each in find_heads(model).values() if id(each.first()) in cut]
-    usual: list[Usual | None] = [usual_attention(each) for each in heads]
+    ways = [way_without(each) for each in heads]
     owners = _owners(model, cut)
     for name, dims in kept.items():
         parameters[name].data = _selected(parameters[name].data, dims)
@@ -39,10 +41,10 @@ def resize_(model: nn.Module, kept: Kept) -> None:
     for owner, attributes in owners:
         rows = {a: kept[name][0] for a, name in attributes.items() if 0 in kept[name]}
         _mend(owner, rows, attributes, replaced=id(owner) in made)
-    for each, kind in zip(heads, usual, strict=True):
+    for each, way in zip(heads, ways, strict=True):
         rows = kept[cut[id(each.first())]].get(0)
         if rows is not None:
-            _replace(model, each.module, without_heads(each, rows.cpu(), kind))
+            _replace(model, each.module, without_heads(each, rows.cpu(), way))
 
 
 def _owners(model: nn.Module, cut: Mapping[int, str]) -> list[tuple[nn.Module, dict[str, str]]]:

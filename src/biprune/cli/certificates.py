@@ -1,0 +1,33 @@
+"""The certificate of a small model in words."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from biprune.cli.tables import print_facts, print_lines
+
+if TYPE_CHECKING:
+    from biprune import Certificate
+
+
+def print_certificate(certificate: Certificate, **others: str) -> None:
+    """What was removed, how far outputs are apart, and why the rest stays; `others` come first."""
+    before, after = certificate.before, certificate.after
+    print_facts(
+        {
+            **others,
+            "units": f"{certificate.units_removed:,} of {certificate.units:,} removed",
+            "parameters": _change(before.parameters, after.parameters),
+            "MACs": _change(before.macs, after.macs),
+            "bytes of the state": _change(before.bytes, after.bytes),
+            "certified": f"outputs agree to {certificate.max_error:.1e} of their size on "
+            f"{certificate.num_inputs} inputs ({certificate.dtype})",
+            "zeros left": f"{certificate.zeros_left:,} of {certificate.zeros:,}",
+        }
+    )
+    print_lines(*(f"{name} stays whole: {why}." for name, why in certificate.left_out.items()))
+    print_lines(*(f"{name} is no {kind} any more." for name, kind in certificate.replaced.items()))
+
+
+def _change(before: int, after: int) -> str:
+    return f"{before:,} -> {after:,} ({100 * after / before:.1f} %)"
