@@ -235,9 +235,8 @@ def test_attention_that_cannot_lose_heads_is_left_out() -> None:
 
     found = find_groups(Added(), torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0)))
     assert not found.groups
-    assert found.left_out == {
-        "attention.in_proj_weight": "attention of one head, with added keys, or with code of its own"
-    }
+    reason = "attention of one head, with added keys, or with code of its own"
+    assert found.left_out == {"attention.in_proj_weight": reason}
 
 
 def test_models_that_do_not_run_are_refused_in_a_line() -> None:
