@@ -17,7 +17,8 @@ from torch import Tensor
 
 SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
-NARROW = 1 / 1024  # the part of all scores that the next band should hold
+NARROW = 1 / 1024  # the part of all scores that the next band should hold, at the least
+LEEWAY = 2  # how often the cut may move as far as it just did, and still lie in the next band
 CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
 
@@ -119,9 +120,9 @@ def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | 
         equal = equal[order(equal).argsort()]
     mask[places[kept]] = True
     mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
-    half = (high - low) / 2 * NARROW * len(scores) / len(places)
-    near = threshold.item()
-    return Cut(mask, True, (near - half, near + half))
+    near, width = threshold.item(), (high - low) * NARROW * len(scores) / len(places)
+    half = max(width / 2, LEEWAY * abs(near - (low + high) / 2))
+    return Cut(mask, True, (near - half, near + half) if math.isfinite(half) else None)
 
 
 def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
