@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from biprune.budget import CostModel, counts_within, kept_fractions
 from biprune.masks import Masks
+from biprune.parameters import parameter_names
 from biprune.selection import check_kept, check_reachable, select_units
-from biprune.structure import parameter_names
 from hand_groups import TwoGroups, cost, two_groups
 
 SIZES = {"first.weight": 8, "second.weight": 12}

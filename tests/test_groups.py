@@ -7,8 +7,8 @@ import torch
 from biprune.groups import Groups, Slice
 from biprune.masks import Masks
 from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.parameters import parameter_names
 from biprune.selection import select
-from biprune.structure import parameter_names
 from hand_groups import TwoGroups, rows, two_groups
 
 

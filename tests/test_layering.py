@@ -18,6 +18,7 @@ SOURCE = Path(biprune.__file__).parent
 LAYERS = [
     ["models", "data", "checks", "files", "flat", "layout", "ranking"],
     ["structure", "shares"],
+    ["parameters"],
     ["masks", "groups"],
     ["budget"],
     ["selection"],

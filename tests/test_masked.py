@@ -9,8 +9,9 @@ from torch.func import functional_call
 
 from biprune.masked import Masked, apply_masks_
 from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.parameters import prunable
 from biprune.selection import select
-from biprune.structure import get_structure, prunable
+from biprune.structure import get_structure
 from oracles import central_difference
 
 WEIGHT = get_structure("weight")

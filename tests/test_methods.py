@@ -15,7 +15,8 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.methods import METHODS, Method
-from biprune.structure import get_structure, prunable
+from biprune.parameters import prunable
+from biprune.structure import get_structure
 
 STRUCTURES = ("weight", "filter", "channel", "group")
 GROUPED = ["stem.weight", "stem.bias", "norm1.weight", "norm1.bias", "body.weight", "body.bias"]

@@ -5,9 +5,10 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
+from biprune.parameters import parameter_names, prunable, unwrap
 from biprune.request import Request
 from biprune.selection import select
-from biprune.structure import get_structure, parameter_names, prunable, unwrap
+from biprune.structure import get_structure
 
 WEIGHT, FILTER, CHANNEL = map(get_structure, ("weight", "filter", "channel"))
 

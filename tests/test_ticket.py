@@ -13,8 +13,9 @@ from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
 from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
+from biprune.parameters import prunable
 from biprune.selection import select
-from biprune.structure import get_structure, prunable
+from biprune.structure import get_structure
 
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.masks import Masks
-from biprune.structure import parameter_names
+from biprune.parameters import parameter_names
 
 
 class Masked:

@@ -10,8 +10,9 @@ from torch import nn
 from biprune.deploy.inputs import Inputs
 from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.parameters import Patterns, unwrap
 from biprune.request import Request
-from biprune.structure import Patterns, Scope, unwrap
+from biprune.structure import Scope
 from biprune.ticket import Ticket, check_masks, input_fields
 
 

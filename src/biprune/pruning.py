@@ -13,9 +13,10 @@ from biprune.deploy.inputs import Inputs
 from biprune.loop import Event
 from biprune.methods import Method, get_method
 from biprune.methods.base import Outcome, Start
+from biprune.parameters import Patterns
 from biprune.request import Request, example_of
 from biprune.selection import check_kept
-from biprune.structure import Patterns, Scope
+from biprune.structure import Scope
 from biprune.ticket import Ticket, check_masks, input_fields
 from biprune.training import Evaluate, TrainResult, copy_model, make_setup, measured
 

@@ -15,17 +15,10 @@ from biprune.data import Dataset
 from biprune.deploy.inputs import Inputs
 from biprune.groups import Measure
 from biprune.methods.base import Target
+from biprune.parameters import Patterns, not_in_blocks, prunable
 from biprune.seeding import forked_rng
 from biprune.selection import check_sparsity
-from biprune.structure import (
-    Blocks,
-    Patterns,
-    Scope,
-    Structure,
-    get_structure,
-    not_in_blocks,
-    prunable,
-)
+from biprune.structure import Blocks, Scope, Structure, get_structure
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from biprune.batches import device_of
 from biprune.flat import in_memory_order, is_dense, same_layout
 from biprune.masked import Masked
 from biprune.masks import Masks
-from biprune.structure import parameter_names
+from biprune.parameters import parameter_names
 
 
 class SGD(torch.optim.SGD):

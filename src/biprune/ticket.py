@@ -25,7 +25,8 @@ from biprune.deploy.running.semi_structured import to_semi_structured
 from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
-from biprune.structure import get_structure, parameter_names, unwrap
+from biprune.parameters import parameter_names, unwrap
+from biprune.structure import get_structure
 
 if TYPE_CHECKING:
     from biprune.deploy.running.onnx import OnnxCheck

@@ -20,9 +20,9 @@ from biprune.layout import lay_out_
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
+from biprune.parameters import parameter_names, unwrap
 from biprune.schedule import LRSchedule, Shape
 from biprune.sgd import make_sgd, set_lr
-from biprune.structure import parameter_names, unwrap
 
 logger = logging.getLogger(__name__)
 REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160

@@ -68,7 +68,7 @@ def profile_command(
 
 def _small(ticket: Ticket, inputs: Tensor) -> tuple[nn.Module | None, list[str]]:
     """The ticket without what can be removed; None, with the reason, if that is nothing."""
-    from biprune.structure import parameter_names
+    from biprune.parameters import parameter_names
 
     try:
         small = ticket.shrink(inputs)

@@ -19,8 +19,8 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop
 
 from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.evaluation import evaluation_mode
+from biprune.parameters import parameter_names, unwrap
 from biprune.seeding import forked_rng
-from biprune.structure import parameter_names, unwrap
 
 
 def count_macs(model: nn.Module, example_input: Inputs) -> dict[str, int]:

@@ -16,9 +16,10 @@ from biprune.checks import check_whole
 from biprune.groups import Groups
 from biprune.loop import Cost, Record, Setup
 from biprune.masks import Masks
+from biprune.parameters import Patterns, parameter_names, prunable
 from biprune.schedule import Shape
 from biprune.selection import Selector, check_reachable, check_sparsity, select_units
-from biprune.structure import Patterns, Structure, parameter_names, prunable
+from biprune.structure import Structure
 from biprune.training import Recipe, train_
 
 

@@ -26,9 +26,10 @@ from biprune.flat import side_by_side
 from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
+from biprune.parameters import Patterns
 from biprune.seeding import drawing_generator
 from biprune.sgd import MaskedSGD, make_sgd
-from biprune.structure import Patterns, Scope, Structure, get_structure
+from biprune.structure import Scope, Structure, get_structure
 
 ScoreInit = Literal["magnitude", "hydra", "random"]
 ImplicitMask = Literal["binary", "scores"]

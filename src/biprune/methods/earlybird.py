@@ -48,8 +48,9 @@ from biprune.methods.gates import (
     gated_parameters,
     rows,
 )
+from biprune.parameters import norm_parameters
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
-from biprune.structure import Structure, norm_parameters
+from biprune.structure import Structure
 from biprune.training import PlainSGD
 
 Distance = Literal["iou", "hamming"]

@@ -19,7 +19,8 @@ from torch.nn.modules.conv import _ConvNd
 
 from biprune.evaluation import evaluation_mode
 from biprune.groups import Groups, Slice
-from biprune.structure import Structure, unwrap
+from biprune.parameters import unwrap
+from biprune.structure import Structure
 
 
 class Gate(NamedTuple):

@@ -40,9 +40,9 @@ from biprune.methods.base import (
     retrain_,
     scaled_to_bound,
 )
+from biprune.parameters import norm_parameters
 from biprune.schedule import Shape
 from biprune.sgd import make_sgd, set_lr
-from biprune.structure import norm_parameters
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from biprune.deploy.coupling.units import coupled
 from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.surgery.heads import find_heads
 from biprune.groups import Group
-from biprune.structure import parameter_names, unwrap
+from biprune.parameters import parameter_names, unwrap
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from biprune.deploy.inputs import Inputs
 from biprune.deploy.macs import product_macs, weight_macs
 from biprune.deploy.surgery.resize import resize_
 from biprune.groups import GROUP, Group, Groups, Measure
-from biprune.structure import Patterns, Scope, matching, parameter_names, unwrap
+from biprune.parameters import Patterns, matching, parameter_names, unwrap
+from biprune.structure import Scope
 
 
 def group_structure(

@@ -19,8 +19,8 @@ from biprune.deploy.coupling.random_weights import randomize_
 from biprune.deploy.outputs import difference, inputs_to_compare, outputs
 from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group
+from biprune.parameters import parameter_names
 from biprune.seeding import derive_seed
-from biprune.structure import parameter_names
 
 SAMPLES = 2
 DRAWS = 4  # of the units to remove, until one shows in the outputs

@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from biprune.files import writable_folder
 from biprune.loop import Cost
 from biprune.models import MODELS, create_model
-from biprune.structure import unwrap
+from biprune.parameters import unwrap
 
 VERSION = 3
 METADATA_FILE = "biprune.json"

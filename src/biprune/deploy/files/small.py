@@ -25,7 +25,7 @@ from biprune.deploy.files.artifact import (
 from biprune.deploy.shrinking.certificate import Certificate
 from biprune.deploy.surgery.resize import resize_
 from biprune.layout import is_channels_last, lay_out_
-from biprune.structure import unwrap
+from biprune.parameters import unwrap
 
 SMALL_FIELDS = {"model": (dict, NoneType), "channels_last": bool, "certificate": dict}
 

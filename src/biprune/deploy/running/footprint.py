@@ -14,7 +14,7 @@ from biprune.deploy.files.sparse import pack
 from biprune.deploy.inputs import Inputs
 from biprune.deploy.macs import total_macs
 from biprune.deploy.running.runtime import require_onnx
-from biprune.structure import parameter_names, unwrap
+from biprune.parameters import parameter_names, unwrap
 
 
 @dataclass(frozen=True)

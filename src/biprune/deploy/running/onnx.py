@@ -24,8 +24,8 @@ from biprune.deploy.outputs import difference, flat_outputs, outputs
 from biprune.deploy.running.runtime import OnnxModel, require_onnx
 from biprune.evaluation import evaluation_mode
 from biprune.files import replaced
+from biprune.parameters import unwrap
 from biprune.seeding import forked_rng
-from biprune.structure import unwrap
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

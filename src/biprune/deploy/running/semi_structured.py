@@ -9,7 +9,8 @@ from torch import nn
 
 from biprune.batches import device_of
 from biprune.masks import Masks
-from biprune.structure import Blocks, unwrap
+from biprune.parameters import unwrap
+from biprune.structure import Blocks
 
 CAPABILITY = (8, 0)  # the first NVIDIA generation with sparse tensor cores
 DTYPES = (torch.float16, torch.bfloat16)

@@ -14,8 +14,8 @@ from biprune.deploy.running.onnx import export_onnx
 from biprune.deploy.running.runtime import has_onnx
 from biprune.groups import Groups
 from biprune.masks import Masks
+from biprune.parameters import parameter_names, unwrap
 from biprune.seeding import forked_rng
-from biprune.structure import parameter_names, unwrap
 
 Variants = dict[str, nn.Module | Path]
 

@@ -18,8 +18,8 @@ from torch.nn.modules.conv import _ConvNd
 from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.shrinking.dependence import Dependence
 from biprune.groups import Group, Slice
+from biprune.parameters import parameter_names
 from biprune.seeding import forked_rng
-from biprune.structure import parameter_names
 
 Read = dict[str, Tensor]
 

@@ -26,7 +26,7 @@ from biprune.deploy.surgery.attention import replaced_modules
 from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group
 from biprune.layout import is_channels_last, lay_out_
-from biprune.structure import parameter_names, unwrap
+from biprune.parameters import parameter_names, unwrap
 
 
 def shrink(

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 from biprune.deploy.surgery.fewer_heads import way_without, without_heads
 from biprune.deploy.surgery.heads import find_heads
 from biprune.deploy.surgery.layers import mend
-from biprune.structure import parameter_names, unwrap
+from biprune.parameters import parameter_names, unwrap
 
 Kept = Mapping[str, Mapping[int, Tensor]]
 
