@@ -47,7 +47,7 @@ def test_within_the_budget_and_nothing_more_fits(seed, sparsity, measure, scope,
         with pytest.raises(ValueError, match="cannot be pruned to"):
             check_reachable(sparsity, SIZES, structure, allow_empty=False)
         return
-    counts = counts_within(units, sparsity, structure, allow_empty=False)
+    counts = counts_within(units, sparsity, structure)
     assert all(count % round_to == 0 and count > 0 for count in counts)
     assert cost(tuple(counts), measure) <= limit * (1 + 1e-6)
     for index, size in enumerate(SIZES.values()):
@@ -67,7 +67,7 @@ def test_the_scope_decides_whose_units_go() -> None:
     low, high = torch.arange(8.0), 100 + torch.arange(12.0)
     units = {"first.weight": low, "second.weight": high}
     even, together = (
-        counts_within(units, 0.5, two_groups(measure="macs", scope=scope), allow_empty=False)
+        counts_within(units, 0.5, two_groups(measure="macs", scope=scope))
         for scope in ("layer", "global")
     )
     assert even[0] / 8 == pytest.approx(even[1] / 12, abs=0.3)

@@ -87,15 +87,18 @@ def kept_macs(structure: Groups, counts: Sequence[int]) -> dict[str, float]:
     return CostModel(replace(structure, measure="macs")).by_tensor(counts)
 
 
-def smallest_counts(structure: Groups, *, allow_empty: bool) -> Counts:
-    """The fewest units that each group may keep."""
-    fewest = 0 if allow_empty else structure.round_to
-    return [min(group.size, fewest) for group in structure.groups]
+@lru_cache(maxsize=8)
+def cost_model(structure: Groups) -> CostModel:
+    """The model of cost of a structure, made once: every step of training asks it."""
+    return CostModel(structure)
 
 
-def counts_within(
-    units: Mapping[str, Tensor], sparsity: float, structure: Groups, *, allow_empty: bool
-) -> Counts:
+def smallest_counts(structure: Groups) -> Counts:
+    """The fewest units that each group may keep; none may be empty."""
+    return [min(group.size, structure.round_to) for group in structure.groups]
+
+
+def counts_within(units: Mapping[str, Tensor], sparsity: float, structure: Groups) -> Counts:
     """The most units of each group, in the order of the scope, that (1 - sparsity) can pay for.
 
     Units whose score is zero are dead, as those are that an earlier round pruned, and do not come
@@ -104,44 +107,40 @@ def counts_within(
     """
     alive = tuple(int(torch.count_nonzero(score)) for score in units.values())
     if structure.scope == "layer":
-        return list(_even_counts(structure, sparsity, allow_empty, alive))
+        return list(_even_counts(structure, sparsity, alive))
     flat = torch.cat(list(units.values()))
     sizes = [group.size for group in structure.groups]
     best_first = flat.clone()
-    if not allow_empty:
-        for part in best_first.split(sizes):
-            part[part.topk(min(structure.round_to, len(part))).indices] = torch.inf
+    for part in best_first.split(sizes):
+        part[part.topk(min(structure.round_to, len(part))).indices] = torch.inf
     ranked = best_first.argsort(descending=True, stable=True)
     owners = torch.arange(len(sizes)).repeat_interleave(torch.tensor(sizes))[ranked.cpu()]
 
     def leading(total: int) -> Counts:
         return torch.bincount(owners[:total], minlength=len(sizes)).tolist()
 
-    return _fitted(leading, sparsity, structure, allow_empty, alive)
+    return _fitted(leading, sparsity, structure, alive)
 
 
 @lru_cache(maxsize=64)
-def _even_counts(
-    structure: Groups, sparsity: float, allow_empty: bool, alive: tuple[int, ...]
-) -> tuple[int, ...]:
+def _even_counts(structure: Groups, sparsity: float, alive: tuple[int, ...]) -> tuple[int, ...]:
     sizes = [group.size for group in structure.groups]
 
     def even(total: int) -> Counts:
-        return share_out(total, sizes, at_least=0 if allow_empty else 1)
+        return share_out(total, sizes, at_least=1)
 
-    return tuple(_fitted(even, sparsity, structure, allow_empty, alive))
+    return tuple(_fitted(even, sparsity, structure, alive))
 
 
 def _fitted(
     counts_of: Callable[[int], Counts],
     sparsity: float,
     structure: Groups,
-    allow_empty: bool,
     alive: Sequence[int],
 ) -> Counts:
     """The most of `counts_of(total)`, rounded, that fits; then whatever single step still does."""
-    cost, total_units = CostModel(structure), sum(group.size for group in structure.groups)
-    fewest = smallest_counts(structure, allow_empty=allow_empty)
+    cost, total_units = cost_model(structure), sum(group.size for group in structure.groups)
+    fewest = smallest_counts(structure)
     sizes = [max(pair) for pair in zip(alive, fewest, strict=True)]
     limit = (1 - sparsity) * cost.dense * (1 + 1e-9)  # so that the whole is within the whole
 
@@ -150,11 +149,10 @@ def _fitted(
         pairs = zip(steps, sizes, fewest, strict=True)
         return [max(low, min(step * structure.round_to, size)) for step, size, low in pairs]
 
-    first = 0 if allow_empty else len(sizes)
-    totals = range(first, total_units + 1)
+    totals = range(len(sizes), total_units + 1)
     fitting = bisect_right(totals, limit, key=lambda total: cost(rounded(total)))
     counts = rounded(totals[fitting - 1]) if fitting else fewest
-    for index in sorted(range(len(sizes)), key=lambda i: counts[i] / max(sizes[i], 1)):
+    for index in sorted(range(len(sizes)), key=lambda i: counts[i] / sizes[i]):
         while counts[index] < sizes[index]:
             more = min(counts[index] + structure.round_to, sizes[index])
             trial = [*counts[:index], more, *counts[index + 1 :]]

@@ -9,7 +9,7 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from biprune.budget import CostModel, counts_within, smallest_counts
+from biprune.budget import cost_model, counts_within, smallest_counts
 from biprune.flat import flattened, is_dense, logical_places, views_like
 from biprune.groups import Groups
 from biprune.masks import Masks
@@ -41,7 +41,7 @@ def check_reachable(
         return
     total, num_units = num_kept(sparsity, sum(sizes.values())), sum(sizes.values())
     if is_budgeted(structure):
-        cost, fewest = CostModel(structure), smallest_counts(structure, allow_empty=allow_empty)
+        cost, fewest = cost_model(structure), smallest_counts(structure)
         if (least := cost(fewest) / cost.dense) > 1 - sparsity:
             raise ValueError(
                 f"The model cannot be pruned to {1 - sparsity:g} of its {structure.measure}: with "
@@ -66,7 +66,7 @@ def check_kept(masks: Masks, sparsity: float, *, allow_empty: bool) -> None:
     counts = [count.kept for count in layers.values()]
     kept, total = sum(counts), sum(count.total for count in layers.values())
     if is_budgeted(structure):
-        cost = CostModel(structure)
+        cost = cost_model(structure)
         if cost(counts) > (1 - sparsity) * cost.dense * (1 + 1e-6):
             raise RuntimeError(f"More than {1 - sparsity:g} of the {structure.measure} were kept.")
     elif kept != (wanted := num_wanted(sparsity, total, structure)):
@@ -207,8 +207,7 @@ def select_units(
     sizes = list(named.values())
     total = num_kept(sparsity, sum(sizes))
     if is_budgeted(structure):
-        counts = counts_within(units, sparsity, structure, allow_empty=allow_empty)
-        return _best_of_each(units, counts)
+        return _best_of_each(units, counts_within(units, sparsity, structure))
     if structure.scope == "layer":
         return _best_of_each(units, share_out(total, sizes, at_least=0 if allow_empty else 1))
     flat = torch.cat(list(units.values()))
