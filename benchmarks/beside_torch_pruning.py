@@ -161,10 +161,12 @@ ROWS: dict[str, Row] = {
         lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
     ),
     "biprune, BiP in one pass": by_biprune(
-        lambda passes, lr: biprune.BiP(epochs=passes, lr=lr, passes=1)
+        lambda passes, lr: biprune.BiP.paper(epochs=passes, lr=lr, passes=1)
     ),
     "biprune, BiP in one pass, gradually": by_biprune(
-        lambda passes, lr: biprune.BiP(epochs=passes, lr=lr, passes=1, sparsity_schedule="cubic")
+        lambda passes, lr: biprune.BiP.paper(
+            epochs=passes, lr=lr, passes=1, sparsity_schedule="cubic", ramp=0.5
+        )
     ),
     "biprune, GMP": by_biprune(lambda passes, lr: biprune.GMP(epochs=passes, lr=lr)),
 }

@@ -3,7 +3,8 @@
 python benchmarks/methods_on_digits.py --sparsity 0.95 --seeds 5 --json FILE
 
 A dense ResNet is trained for each seed; every method then gets the passes of `--epochs` epochs. BiP
-spends two passes an iteration, so it runs half the epochs. IMP divides the epochs by its rounds.
+as published spends two passes an iteration, so it runs half the epochs. IMP divides the epochs by
+its rounds.
 """
 
 from __future__ import annotations

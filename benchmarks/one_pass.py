@@ -3,8 +3,8 @@
 python benchmarks/one_pass.py --root DATA --seeds 0 1 2 --jsonl FILE
 
 For each seed a dense ResNet-8 is trained, then pruned by two-pass BiP with `--passes` passes over
-the data, by one-pass BiP with as many (equal cost) and with half as many (equal epochs). Finished
-runs are in the file already and are not run again.
+the data, by one-pass BiP with as many (equal cost) and with half as many (equal epochs). All else
+but `--lr` is as published. Finished runs are in the file already and are not run again.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ import biprune
 from biprune.loop import Setup, fit
 from biprune.methods.base import Outcome, Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.methods.bip import BiPAlgorithm
+from biprune.methods.bip import BiPAlgorithm, PaperBiP
 from study import add, cell, parser, records
 
 
@@ -60,7 +60,7 @@ class LaggedOptimizer(BiLevelOptimizer):
 
 
 @dataclass(frozen=True)
-class LaggedBiP(biprune.BiP):
+class LaggedBiP(PaperBiP):
     """One-pass BiP with the optimizer above."""
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
@@ -74,10 +74,10 @@ class LaggedBiP(biprune.BiP):
 def variants(passes: int, lr: float) -> dict[str, biprune.BiP]:
     half = passes // 2
     return {
-        "two passes": biprune.BiP(epochs=half, lr=lr),
-        "one, the same gradient": biprune.BiP(passes=1, epochs=passes, lr=lr),
+        "two passes": biprune.BiP.paper(epochs=half, lr=lr),
+        "one, the same gradient": biprune.BiP.paper(passes=1, epochs=passes, lr=lr),
         "one, the last gradient": LaggedBiP(passes=1, epochs=passes, lr=lr),
-        "one, the same gradient, half the passes": biprune.BiP(passes=1, epochs=half, lr=lr),
+        "one, the same gradient, half the passes": biprune.BiP.paper(passes=1, epochs=half, lr=lr),
         "one, the last gradient, half the passes": LaggedBiP(passes=1, epochs=half, lr=lr),
     }
 

@@ -2,8 +2,9 @@
 
 python benchmarks/step_cost.py --models resnet18 --batch 64
 
-The dense step is a minimal loop in plain PyTorch. A BiP iteration makes two passes on two batches,
-so 2.0 is its limit; one pass for both levels has the limit 1.0.
+The dense step is a minimal loop in plain PyTorch. An iteration of BiP as published makes two passes
+on two batches, so 2.0 is its limit; one pass for both levels has the limit 1.0, and so has BiP by
+default, whose masks follow the weights.
 """
 
 from __future__ import annotations

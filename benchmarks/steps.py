@@ -49,17 +49,18 @@ def dense_step(model: nn.Module, batches: Batches) -> Step:
 
 
 def bip_step(model: nn.Module, batches: Batches) -> Step:
-    """Two passes on two batches, as `prune` runs it."""
-    return _driven(model, batches, lambda start, setup: _bip(biprune.BiP(), start, setup))
+    """As published: two passes on two batches, as `prune` runs it."""
+    return _bip(biprune.BiP.paper(), model, batches)
 
 
 def one_pass_step(model: nn.Module, batches: Batches) -> Step:
-    """One pass for both levels."""
-    return _driven(
-        model,
-        batches,
-        lambda start, setup: _bip(biprune.BiP(passes=1), start, setup),
-    )
+    """One pass for both levels, else as published."""
+    return _bip(biprune.BiP.paper(passes=1), model, batches)
+
+
+def default_step(model: nn.Module, batches: Batches) -> Step:
+    """One pass, masks that follow the weights; behind the ramp, at the sparsity of the others."""
+    return _bip(biprune.BiP(), model, batches, done=0.9)
 
 
 def hydra_step(model: nn.Module, batches: Batches) -> Step:
@@ -77,19 +78,29 @@ STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "dense": dense_step,
     "bip": bip_step,
     "bip, one pass": one_pass_step,
+    "BiP, default": default_step,
     "hydra": hydra_step,
     "imp": imp_step,
 }
 TARGET = Target(SPARSITY, get_structure("weight"))
 
 
-def _bip(method: biprune.BiP, start: Start, setup: Setup) -> BiPAlgorithm:
-    return BiPAlgorithm(method, start, setup, TARGET)
+def _bip(method: biprune.BiP, model: nn.Module, batches: Batches, *, done: float = 0.0) -> Step:
+    def make(start: Start, setup: Setup) -> BiPAlgorithm:
+        return BiPAlgorithm(method, start, setup, TARGET)
+
+    return _driven(model, batches, make, done=done)
 
 
-def _driven(model: nn.Module, batches: Batches, make: Callable[[Start, Setup], Algorithm]) -> Step:
+def _driven(
+    model: nn.Module,
+    batches: Batches,
+    make: Callable[[Start, Setup], Algorithm],
+    *,
+    done: float = 0.0,
+) -> Step:
     setup = Setup(batches, classification_loss)
     algorithm = make(Start(model), setup)
     passes = Passes(model, setup)
     group = next(iter(algorithm.groups(batches, len(batches))))
-    return lambda: algorithm.step(passes, group, done=0.0)
+    return lambda: algorithm.step(passes, group, done)

@@ -43,7 +43,8 @@ class ReferenceBiP:
     """Algorithm A1 as printed: m and theta are autograd variables, SGD is written out.
 
     Unstructured or by filter or channel; the loss is `loss(logits, labels)` in train mode. Dense
-    parameters (norms, biases) move at the lower level.
+    parameters (norms, biases) move at the lower level. With `follow_weights`, which the paper does
+    not have, scores start at 0 and |theta| + scores is what is ranked.
     """
 
     def __init__(
@@ -57,12 +58,17 @@ class ReferenceBiP:
         gamma: float,
         momentum: float,
         weight_decay: float,
+        implicit_gradient: bool = True,
+        follow_weights: bool = False,
     ) -> None:
         self.model = model
+        self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
         state = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.theta = {name: state[name] for name in prunable}
         self.dense = {name: value for name, value in state.items() if name not in self.theta}
         self.scores = {name: theta.abs() for name, theta in self.theta.items()}
+        if follow_weights:
+            self.scores = {name: torch.zeros_like(theta) for name, theta in self.theta.items()}
         self.momenta: dict[tuple[str, str], Tensor] = {}
         self.sparsity, self.dim = sparsity, dim
         self.lr, self.score_lr, self.gamma = lr, score_lr, gamma
@@ -85,15 +91,20 @@ class ReferenceBiP:
             self.dense[n] = moved
 
     def both(self, batch: tuple) -> None:
-        """Each level steps from the same point, as if the other had not moved."""
+        """Each level steps from the same point, as if the other had not moved; then the mask."""
         before = dict(self.theta), dict(self.dense)
         self.lower(batch)
         after = self.theta, self.dense
         self.theta, self.dense = before
-        self.upper(batch)
+        self.move_scores(batch)
         self.theta, self.dense = after
+        self.threshold()
 
     def upper(self, batch: tuple) -> None:
+        self.move_scores(batch)
+        self.threshold()
+
+    def move_scores(self, batch: tuple) -> None:
         m = {n: t.clone().requires_grad_() for n, t in self.mask.items()}
         theta = {n: t.clone().requires_grad_() for n, t in self.theta.items()}
         z = {n: (m[n] * theta[n]).detach().requires_grad_() for n in theta}
@@ -101,9 +112,10 @@ class ReferenceBiP:
         self.loss(m, theta, batch).backward()
         self.loss(ones, z, batch).backward()
         for n in theta:
-            gradient = m[n].grad - z[n].grad * theta[n].grad / self.gamma
+            gradient = m[n].grad
+            if self.implicit_gradient:
+                gradient = gradient - z[n].grad * theta[n].grad / self.gamma
             self.scores[n] = self.sgd("m", n, self.scores[n], gradient, self.score_lr, 0.0)
-        self.threshold()
 
     def sgd(self, kind: str, n: str, x: Tensor, g: Tensor | None, lr: float, wd: float) -> Tensor:
         assert g is not None
@@ -113,18 +125,25 @@ class ReferenceBiP:
         return x - lr * self.momenta[kind, n]
 
     def threshold(self) -> None:
+        ranked = self.scores
+        if self.follow_weights:
+            ranked = {n: theta.abs() + self.scores[n] for n, theta in self.theta.items()}
+        self.mask = self.best(ranked)
+
+    def best(self, ranked: dict[str, Tensor]) -> dict[str, Tensor]:
         """All weights compete; filters and channels within their layer, whose share is exact."""
-        self.mask = {}
+        mask = {}
         if self.dim is None:
-            flat = [float(s) for score in self.scores.values() for s in score.flatten()]
+            flat = [float(s) for score in ranked.values() for s in score.flatten()]
             kept = iter(stable_top_k(flat, round((1 - self.sparsity) * len(flat))))
-            for n, s in self.scores.items():
+            for n, s in ranked.items():
                 bits = [next(kept) for _ in range(s.numel())]
-                self.mask[n] = torch.tensor(bits, dtype=s.dtype).view(s.shape)
-            return
-        for n, s in self.scores.items():
+                mask[n] = torch.tensor(bits, dtype=s.dtype).view(s.shape)
+            return mask
+        for n, s in ranked.items():
             units = [float((u.clamp(min=0) ** 2).sum() ** 0.5) for u in s.unbind(self.dim)]
             kept = stable_top_k(units, round((1 - self.sparsity) * len(units)))
             shape = [1] * s.ndim
             shape[self.dim] = -1
-            self.mask[n] = torch.tensor(kept, dtype=s.dtype).view(shape).expand(s.shape).clone()
+            mask[n] = torch.tensor(kept, dtype=s.dtype).view(shape).expand(s.shape).clone()
+        return mask

@@ -47,6 +47,7 @@ def test_memory_beyond_dense_training(tmp_path: Path) -> None:
     (row,) = rows("memory", tmp_path)
     assert 13 <= row["bip"] <= 18
     assert 13 <= row["bip, one pass"] <= 18
+    assert 17 <= row["BiP, default"] <= 22  # what is ranked is not the scores: four more
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("*.py")))

@@ -121,12 +121,12 @@ def test_prune_saves_what_the_library_prunes(run: Run, dense: Path, tmp_path: Pa
     out = tmp_path / "bip"
     code, stdout, _ = run(
         f"prune {dense} --sparsity 0.9 --epochs 2 --seed 1 --set gamma=0.5 "
-        f"--set implicit_gradient=false --exclude head --out {out} --json"
+        f"--set implicit_gradient=true --exclude head --out {out} --json"
     )
     assert code == 0
     assert json.loads(stdout) == saved(out)
     data = biprune.load_data("digits", subset=200)
-    method = biprune.BiP(epochs=2, gamma=0.5, implicit_gradient=False)
+    method = biprune.BiP(epochs=2, gamma=0.5, implicit_gradient=True)
     expected = biprune.prune(
         biprune.load_dense(dense), data, method, sparsity=0.9, seed=1, exclude="head"
     )
@@ -204,6 +204,7 @@ def test_list(run: Run) -> None:
 
     document = json.loads(run("list --json")[1])
     assert document["methods"]["bip"]["settings"] == biprune.BiP().settings
+    assert document["methods"]["bip-paper"]["settings"] == biprune.BiP.paper().settings
     assert document["methods"]["omp"]["retrains"] is True
     assert document["methods"]["imp"]["passes"] == 11 * 160
     deeper = json.loads(run("list methods --sparsity 0.2 --json")[1])
@@ -272,7 +273,7 @@ def test_demo(run: Run, tmp_path: Path) -> None:
     accuracies = {(row["method"], row["sparsity"]): row["accuracy"] for row in document["runs"]}
     assert len(accuracies) == 7
     assert document["runs"][1]["accuracy"] == biprune.load_ticket(document["ticket"]).accuracy
-    assert "must be even" in one_error(run("demo --epochs 3"))
+    assert "'--epochs'" in one_error(run("demo --epochs 0"))
 
 
 @pytest.mark.parametrize(

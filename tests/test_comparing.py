@@ -42,7 +42,7 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
 
 def test_the_table_and_the_page(tmp_path: Path) -> None:
     result = biprune.compare(
-        [biprune.BiP(passes=1), biprune.BiP()],
+        [biprune.BiP.paper(passes=1), biprune.BiP.paper()],
         "digits",
         "resnet8",
         data_options={"subset": 200},
@@ -52,7 +52,7 @@ def test_the_table_and_the_page(tmp_path: Path) -> None:
     by_seed = [
         record.test_accuracy
         for record in result.records
-        if record.spec.method == "bip" and record.spec.settings.get("passes") == 1
+        if record.spec.method == "bip-paper" and record.spec.settings.get("passes") == 1
     ]
     assert len(by_seed) == 2
     mean = sum(value or 0.0 for value in by_seed) / 2
@@ -65,7 +65,7 @@ def test_the_table_and_the_page(tmp_path: Path) -> None:
 
 def test_equal_passes(tmp_path: Path) -> None:
     result = biprune.compare(
-        ["bip", "hydra", "omp"],
+        ["bip", "bip-paper", "hydra", "omp"],
         "digits",
         "resnet8",
         data_options={"subset": 200},

@@ -38,7 +38,7 @@ def blocks(document: str) -> list[str]:
 
 @pytest.mark.parametrize(
     ("document", "count"),
-    [("README.md", 1), ("docs/user-guide.md", 4), ("docs/adding-a-method.md", 1)],
+    [("README.md", 1), ("docs/user-guide.md", 5), ("docs/adding-a-method.md", 1)],
     ids=lambda value: str(value),
 )
 def test_python_in_documents_runs(
@@ -66,7 +66,7 @@ def test_python_in_documents_runs(
         exec(compile(block, document, "exec"), names)
         if "result" in names:
             records = names["result"].records
-            assert [r.status for r in records] == ["done"] * 6  # dense, two bip, imp, omp, gmp
+            assert [r.status for r in records] == ["done"] * 6  # dense, two of bip, imp, omp, gmp
             assert Path("report.html").exists()
             assert list(Path("figures").iterdir())
             continue

@@ -214,7 +214,7 @@ def test_batches_that_move_themselves(conv_net: nn.Module, batches: Batches) -> 
         return nn.functional.cross_entropy(model(batch.x), batch.y)
 
     data = [Tokens(x=x, y=y) for x, y in batches]
-    biprune.prune(conv_net, data, sparsity=0.5, epochs=1, loss=loss)
+    biprune.prune(conv_net, data, "bip-paper", sparsity=0.5, epochs=1, loss=loss)
     assert Tokens.moved == 8
 
 

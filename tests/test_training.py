@@ -113,8 +113,9 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert same_state(again.model, resumed.model)
 
 
+@pytest.mark.parametrize("method", ["bip", "bip-paper"])
 def test_bip_stopped_and_resumed_equals_uninterrupted(
-    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state, method: str
 ) -> None:
     options = {
         "sparsity": 0.8,
@@ -123,18 +124,18 @@ def test_bip_stopped_and_resumed_equals_uninterrupted(
         "retrain_epochs": 2,
         "score_lr": 1.0,
     }
-    whole = biprune.prune(conv_net, batches, "bip", **options)
+    whole = biprune.prune(conv_net, batches, method, **options)
     for epoch, step in ((0, 3), (2, 2), (1, 2)):  # twice while pruning, then while retraining
         with pytest.raises(KilledError):
             biprune.prune(
                 conv_net,
                 batches,
-                "bip",
+                method,
                 **options,
                 checkpoint=tmp_path,
                 progress=kill_at(epoch, step),
             )
-    resumed = biprune.prune(conv_net, batches, "bip", **options, checkpoint=tmp_path)
+    resumed = biprune.prune(conv_net, batches, method, **options, checkpoint=tmp_path)
     assert whole.masks == resumed.masks
     assert same_state(whole.model, resumed.model)
     assert [r.get("iou") for r in whole.history] == [r.get("iou") for r in resumed.history]
@@ -192,9 +193,9 @@ def test_a_loss_that_is_not_finite_stops_at_once(
     assert all(torch.isfinite(v).all() for v in good["model"].values())
 
 
-@pytest.mark.parametrize("bad", [5, 6])
+@pytest.mark.parametrize(("method", "bad"), [("bip-paper", 5), ("bip-paper", 6), ("bip", 3)])
 def test_bip_names_the_step_whichever_level_diverged(
-    conv_net: nn.Module, batches: Batches, bad: int
+    conv_net: nn.Module, batches: Batches, method: str, bad: int
 ) -> None:
     calls = 0
 
@@ -205,7 +206,7 @@ def test_bip_names_the_step_whichever_level_diverged(
         return fine * float("nan") if calls == bad else fine
 
     with pytest.raises(FloatingPointError, match=r"became nan at step 3 of epoch 1 \(bip\)"):
-        biprune.prune(conv_net, batches, sparsity=0.5, epochs=1, loss=loss)
+        biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=1, loss=loss)
 
 
 def test_the_same_seed_gives_the_same_bits_with_a_users_loader(

@@ -17,7 +17,7 @@ from biprune.ticket import Ticket, check_masks, input_fields
 
 
 class BiPOptimizer(BiLevelOptimizer):
-    """The optimizer that `prune(..., "bip")` runs, to be stepped by hand.
+    """The optimizer of `prune(..., "bip")`, to be stepped by hand; its defaults are the paper's.
 
     >>> import torch, biprune
     >>> model = torch.nn.Linear(8, 2)

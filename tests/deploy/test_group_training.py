@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -20,14 +22,17 @@ def batches(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
     return [(inputs, torch.arange(len(inputs)) % num_classes)] * 3
 
 
-@pytest.mark.parametrize("settings", [{}, {"passes": 1}], ids=["two passes", "one pass"])
+@pytest.mark.parametrize(
+    "method",
+    [biprune.BiP.paper(), biprune.BiP.paper(passes=1), biprune.BiP()],
+    ids=["two passes", "one pass", "default"],
+)
 @pytest.mark.parametrize("name", NAMES)
-def test_what_bip_masks_is_what_goes(name: str, settings: dict[str, int]) -> None:
+def test_what_bip_masks_is_what_goes(name: str, method: biprune.BiP) -> None:
     model = build(name)
     data = batches(model)
-    ticket = biprune.prune(
-        model, data, "bip", sparsity=0.5, structure="group", epochs=2, lr=0.05, **settings
-    )
+    chosen = replace(method.scaled(2), lr=0.05)
+    ticket = biprune.prune(model, data, chosen, sparsity=0.5, structure="group")
     assert ticket.masks.kept == round(0.5 * ticket.masks.total)
     small = ticket.shrink()
     assert small.certificate.units_removed == ticket.masks.total - ticket.masks.kept

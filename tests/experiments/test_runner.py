@@ -41,7 +41,7 @@ def timeless(record: RunRecord | None) -> dict[str, Any]:
 
 def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
     runner = Runner(Store(tmp_path))
-    record = runner.run(spec("bip"))
+    record = runner.run(spec("bip-paper"))
     assert record is not None
     assert (record.status, record.error) == ("done", None)
     assert record.resolved["settings"]["gamma"] == 1.0

@@ -16,20 +16,26 @@ def spec(**changes: object) -> RunSpec:
     return RunSpec(**fields)  # pyright: ignore[reportArgumentType]
 
 
-def test_keys_never_change() -> None:
+def test_keys_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written down once: a change of these orphans every store there is."""
+    assert spec().key == "d80d9a339dc287de6e6a8e37"
+    assert spec(method="bip-paper").key == "9ef3d2a28ec6583fbc6f4ae6"
+    assert RunSpec(model="resnet8", data="digits").key == "b29e912d48a00f4162acbbd6"
+    # Keys of the first version, when `bip` had the paper's settings: the scheme is still the same.
+    monkeypatch.setattr(BiP, "settings_version", 1)
     assert spec().key == "1245caee9fdcd48a78889c4d"
     assert (
         spec(seed=3, settings={"gamma": 0.5}, dense={"epochs": 3}).key == "743d8ea88405ab79033ba85e"
     )
-    assert RunSpec(model="resnet8", data="digits").key == "b29e912d48a00f4162acbbd6"
 
 
-def test_what_is_given_as_the_default_is_not_there() -> None:
-    said = spec(settings={"gamma": 1.0, "lr": 0.01}, dense={"milestones": (0.5, 0.75)})
-    assert said == spec()
-    assert said.key == spec().key
-    assert said.resolved["settings"] == BiP().settings
+@pytest.mark.parametrize(("method", "lr"), [("bip", 0.1), ("bip-paper", 0.01)])
+def test_what_is_given_as_the_default_is_not_there(method: str, lr: float) -> None:
+    settings = {"gamma": 1.0, "lr": lr}
+    said = spec(method=method, settings=settings, dense={"milestones": (0.5, 0.75)})
+    assert said == spec(method=method)
+    assert said.key == spec(method=method).key
+    assert said.resolved["settings"] == METHODS[method]().settings
     assert said.resolved["dense"]["epochs"] == 160
 
 
@@ -42,7 +48,7 @@ def test_every_difference_changes_the_key() -> None:
         {"structure": "filter"},
         {"scope": "layer"},
         {"seed": 1},
-        {"settings": {"lr": 0.1}},
+        {"settings": {"lr": 0.2}},
         {"model_options": {"width": 4}},
         {"data_options": {"subset": 300}},
         {"dense": {"epochs": 3}},
@@ -68,7 +74,7 @@ def test_a_new_version_of_the_settings_changes_the_key(monkeypatch: pytest.Monke
 
     @dataclass(frozen=True)
     class NextBiP(BiP):
-        settings_version = 2  # pyright: ignore[reportAssignmentType]
+        settings_version = BiP.settings_version + 1  # pyright: ignore[reportAssignmentType]
 
     monkeypatch.setitem(METHODS, "bip", NextBiP)
     assert spec().key != before
@@ -77,7 +83,10 @@ def test_a_new_version_of_the_settings_changes_the_key(monkeypatch: pytest.Monke
 
 def test_specs_survive_json() -> None:
     full = spec(
-        settings={"score_init": "hydra"}, include=["a*"], dense={"milestones": [0.3], "lr": 0.2}
+        method="bip-paper",
+        settings={"score_init": "hydra"},
+        include=["a*"],
+        dense={"milestones": [0.3], "lr": 0.2},
     )
     assert RunSpec.model_validate_json(full.model_dump_json()) == full
     assert json.loads(json.dumps(full.resolved)) == full.resolved
@@ -108,16 +117,25 @@ def test_the_dense_run_is_shared_by_all_that_start_from_it() -> None:
 
 
 def test_passes_are_equal_whatever_a_method_makes_of_them() -> None:
-    assert with_passes(BiP(), 0.9, 20).settings["epochs"] == 10
-    assert with_passes(BiP(passes=1), 0.9, 20).settings["epochs"] == 20
+    assert with_passes(BiP.paper(), 0.9, 20).settings["epochs"] == 10
+    assert with_passes(BiP.paper(passes=1), 0.9, 20).settings["epochs"] == 20
+    assert with_passes(BiP(), 0.9, 20).settings["epochs"] == 20
     assert with_passes(Hydra(), 0.9, 20).settings["epochs"] == 20
     assert with_passes(GMP(), 0.9, 20).data_passes(0.9) == 20
-    assert with_passes(BiP(lower_steps=2), 0.9, 20).data_passes(0.9) == 18
+    assert with_passes(BiP.paper(lower_steps=2), 0.9, 20).data_passes(0.9) == 18
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_method_by_name_is_run_as_it_is(name: str) -> None:
+    sparsity = 0.5 if METHODS[name].prunes else 0.0
+    (single,) = grid([name], model="resnet8", data="digits", sparsities=[sparsity])
+    assert single.settings == {}
+    assert single.build_method() == METHODS[name]()
 
 
 def test_the_grid_by_hand() -> None:
     specs = grid(
-        ["bip", IMP(rate=0.5)],
+        ["bip-paper", IMP(rate=0.5)],
         model="resnet8",
         data="digits",
         sparsities=[0.5, 0.9],
@@ -126,9 +144,9 @@ def test_the_grid_by_hand() -> None:
         dense={"epochs": 3},
     )
     assert [(s.seed, s.sparsity, s.method) for s in specs[:4]] == [
-        (0, 0.5, "bip"),
+        (0, 0.5, "bip-paper"),
         (0, 0.5, "imp"),
-        (0, 0.9, "bip"),
+        (0, 0.9, "bip-paper"),
         (0, 0.9, "imp"),
     ]
     assert len(specs) == 8

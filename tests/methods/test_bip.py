@@ -15,25 +15,13 @@ from biprune.methods.base import Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiP, BiPAlgorithm
 from biprune.structure import get_structure
+from linear_loss import backward, linear_problem
 from oracles import ReferenceBiP, central_difference
 
 
 def never(model: nn.Module, batch: object) -> Tensor:
     """The loss of a run that must be refused before its first pass."""
     raise AssertionError("A pass was made.")
-
-
-def linear_problem(theta: list[float], inputs: list[float]) -> tuple[nn.Module, Tensor]:
-    """A model of one weight vector w with loss c.w, so that g is c whatever w is."""
-    model = nn.Linear(len(theta), 1, bias=False).double()
-    with torch.no_grad():
-        model.weight.copy_(torch.tensor([theta], dtype=torch.float64))
-    return model, torch.tensor([inputs], dtype=torch.float64)
-
-
-def backward(model: nn.Module, inputs: Tensor) -> None:
-    model.zero_grad()
-    model(inputs).sum().backward()
 
 
 def upper_gradient(opt: BiLevelOptimizer, name: str, gradient: Tensor) -> Tensor:
@@ -306,7 +294,7 @@ def test_the_optimizer_ends_in_a_ticket(conv_net: nn.Module) -> None:
 
 
 def scheme(name: str, lower_steps: int = 1, size: int = 3) -> list[list[int]]:
-    method = BiP(batches=name, lower_steps=lower_steps)  # pyright: ignore[reportArgumentType]
+    method = BiP.paper(batches=name, lower_steps=lower_steps)
     model = nn.Linear(4, 2)
     data = list(range(size))
     setup = Setup(data, classification_loss)
@@ -330,15 +318,16 @@ def test_batch_schemes() -> None:
 def test_every_scheme_costs_two_passes_an_iteration(
     conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], name: str
 ) -> None:
-    ticket = biprune.prune(conv_net, batches, "bip", sparsity=0.5, epochs=3, batches=name)
+    ticket = biprune.prune(conv_net, batches, "bip-paper", sparsity=0.5, epochs=3, batches=name)
     assert ticket.cost.forward_passes == ticket.cost.backward_passes == 2 * 4 * 3
 
 
+@pytest.mark.parametrize("method", ["bip", "bip-paper"])
 def test_cubic_schedule_goes_from_dense_to_the_target(
-    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], method: str
 ) -> None:
     ticket = biprune.prune(
-        conv_net, batches, "bip", sparsity=0.9, epochs=4, sparsity_schedule="cubic", ramp=0.75
+        conv_net, batches, method, sparsity=0.9, epochs=4, sparsity_schedule="cubic", ramp=0.75
     )
     reached = [record["sparsity"] for record in ticket.history]
     # After epochs 1, 2, 3 of 4: 0.9 (1 - (1 - t / 0.75)^3) at t = 1/4, 1/2, 3/4.
@@ -347,7 +336,7 @@ def test_cubic_schedule_goes_from_dense_to_the_target(
     )
     assert reached[3] == reached[2]
     late = biprune.prune(
-        conv_net, batches, "bip", sparsity=0.9, epochs=1, sparsity_schedule="cubic", ramp=1.0
+        conv_net, batches, method, sparsity=0.9, epochs=1, sparsity_schedule="cubic", ramp=1.0
     )
     assert late.masks.kept == round(0.1 * late.masks.total)
 
@@ -355,9 +344,8 @@ def test_cubic_schedule_goes_from_dense_to_the_target(
 def test_history_tells_how_the_mask_moved(
     conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
 ) -> None:
-    ticket = biprune.prune(
-        conv_net, batches, "bip", sparsity=0.8, epochs=3, score_lr=1.0, validate=lambda model: 7.0
-    )
+    method = BiP.paper(epochs=3, score_lr=1.0)
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.8, validate=lambda model: 7.0)
     assert [record["epoch"] for record in ticket.history] == [1, 2, 3]
     for record in ticket.history:
         assert record["accuracy"] == 7.0
@@ -379,9 +367,9 @@ def test_scaling_keeps_a_retraining() -> None:
 
 def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:
     dense = biprune.train(conv_net, batches, epochs=4, lr=0.01, rewind_epochs=[0, 2])
-    plain = biprune.prune(dense, batches, "bip", sparsity=0.5, epochs=2)
+    plain = biprune.prune(dense, batches, "bip-paper", sparsity=0.5, epochs=2)
     again = biprune.prune(
-        dense, batches, BiP(epochs=2, retrain_epochs=1, rewind_epoch=2), sparsity=0.5
+        dense, batches, BiP.paper(epochs=2, retrain_epochs=1, rewind_epoch=2), sparsity=0.5
     )
     assert again.masks == plain.masks
     assert [r.get("note") for r in again.history] == [None, None, "rewound to epoch 2", None]
@@ -390,7 +378,7 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
     expected.load_state_dict(dense.states[2])
     retrained = biprune.train(expected, batches, epochs=1, masks=plain.masks)
     assert torch.equal(retrained.model.head.weight, again.model.head.weight)  # pyright: ignore
-    late = BiP(epochs=1, retrain_epochs=1, rewind_epoch=3)
+    late = BiP.paper(epochs=1, retrain_epochs=1, rewind_epoch=3)
     with pytest.raises(ValueError, match=r"epoch 3, to rewind to, was not kept; kept: \[0, 2\]"):
         biprune.prune(dense, batches, late, sparsity=0.5, loss=never)
 
@@ -414,9 +402,12 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
         ({"retrain_epochs": 1, "retrain_lr": -1.0}, "`retrain_lr` must be positive, got -1"),
     ],
 )
-def test_bad_settings(conv_net: nn.Module, batches: list, settings: dict, text: str) -> None:
+@pytest.mark.parametrize("method", ["bip", "bip-paper"])
+def test_bad_settings(
+    conv_net: nn.Module, batches: list, method: str, settings: dict, text: str
+) -> None:
     with pytest.raises(ValueError, match=text):
-        biprune.prune(conv_net, batches, "bip", sparsity=0.5, **settings)
+        biprune.prune(conv_net, batches, method, sparsity=0.5, **settings)
 
 
 def test_an_interrupted_step_leaves_no_gradient_in_the_weights(
@@ -457,13 +448,17 @@ class HostReads(TorchDispatchMode):
 
 
 @pytest.mark.parametrize("structure", ["weight", "filter"])
-@pytest.mark.parametrize("passes", [1, 2])
+@pytest.mark.parametrize(
+    "method",
+    [BiP.paper(passes=1), BiP.paper(), BiP()],
+    ids=["one pass", "two passes", "default"],
+)
 def test_one_read_a_step_where_the_device_is_not_the_host(
     conv_net: nn.Module,
     batches: list[tuple[Tensor, Tensor]],
     monkeypatch: pytest.MonkeyPatch,
     structure: str,
-    passes: int,
+    method: BiP,
 ) -> None:
     """The loss; run on the CPU by the path of other devices, with the same masks."""
     masks = []
@@ -473,7 +468,7 @@ def test_one_read_a_step_where_the_device_is_not_the_host(
         model = copy.deepcopy(conv_net)
         setup = Setup(batches, classification_loss)
         target = Target(0.8, get_structure(structure))
-        algorithm = BiPAlgorithm(BiP(passes=passes), Start(model), setup, target)
+        algorithm = BiPAlgorithm(method, Start(model), setup, target)
         run = Passes(model, setup)
         reads = []
         for group in algorithm.groups(batches, 3):

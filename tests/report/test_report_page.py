@@ -14,6 +14,7 @@ from hand_records import dense, failed, realistic, run
 from PIL import Image
 
 from biprune.files import write_text
+from biprune.methods import BiP
 from biprune.report import ReferencePoint, summarise, write_figures, write_page, write_report
 from biprune.report.sentences import overview, verdict_sentences
 
@@ -109,7 +110,7 @@ def test_settings_and_versions_of_every_run(tmp_path: Path) -> None:
     assert page.count("<details>") > 3
     assert all(record.key in page for record in records)
     assert escape('"torch": "2.8.0"') in page
-    assert escape('"score_lr": 0.1') in page  # a default, spelt out
+    assert escape(f'"score_lr": {BiP().score_lr}') in page  # a default, spelt out
 
 
 @pytest.mark.parametrize(

@@ -72,10 +72,8 @@ def test_variants_are_labelled_by_what_differs() -> None:
         "bip (gamma=0.5)",
         "bip (gamma=2)",
     ]
-    assert labels({"batches": "same"}, {"implicit_gradient": False}) == [
-        "bip (batches=same)",
-        "bip (implicit_gradient=False)",
-    ]
+    published = labels({"batches": "same"}, {"implicit_gradient": False}, method="bip-paper")
+    assert published == ["bip-paper (batches=same)", "bip-paper (implicit_gradient=False)"]
 
 
 def test_the_stops_of_imp_make_no_variants_of_one_curve() -> None:

@@ -10,7 +10,7 @@ from hand_records import dense, failed, realistic, run, seeds
 
 from biprune.report import ReferencePoint, csv_table, latex_tables, markdown_tables, summarise
 from biprune.report.latex import latex_text
-from biprune.report.tables import Entry, accuracy_table, cost_table
+from biprune.report.tables import Entry, accuracy_table, cost_table, difference_table
 
 
 def test_the_accuracy_table() -> None:
@@ -49,6 +49,41 @@ def test_the_cost_table() -> None:
     rows = cost_table(comparison).rows
     assert rows["bip"] == [Entry("12,000 / 100 s", marks=("†",))]
     assert rows["imp"] == [Entry("36,000 / 3,000 s", marks=("†", "‡"), error="seed 1: no record")]
+
+
+def test_the_table_of_differences() -> None:
+    (comparison,) = summarise(realistic())
+    table = difference_table(comparison)
+    assert table is not None
+    assert list(table.rows) == ["imp", "omp"]
+    # In both seeds imp is 0.8 behind bip; omp 2.4 in one and 3 in the other.
+    assert [entry.text for entry in table.rows["imp"]] == ["-0.80 ± 0.00"] * 2
+    hole, found = table.rows["omp"]
+    assert (hole.text, found.text, found.n) == ("", "-2.70 ± 0.30", 2)
+    assert "?" not in table.notes
+
+
+def test_what_a_difference_leaves_unclear_is_marked() -> None:
+    records = [
+        *seeds("bip", 0.5, 90.0, 91.0),
+        *seeds("bip", 0.9, 90.0),
+        *seeds("imp", 0.5, 90.5, 90.5),
+        *seeds("imp", 0.9, 91.0),
+        *seeds("omp", 0.5, 90.1, 91.2),
+        run("omp", 0.9, 5, 90.0),
+    ]
+    (comparison,) = summarise(records)
+    table = difference_table(comparison)
+    assert table is not None
+    level, single = table.rows["imp"]
+    assert (level.text, single.text) == ("+0.00 ± 0.50", "+1.00")
+    assert "?" in level.marks
+    assert "?" in single.marks
+    ahead, apart = table.rows["omp"]
+    assert (ahead.text, apart.text) == ("+0.15 ± 0.05", "-")  # no seed in common
+    assert "?" not in ahead.marks
+    (alone,) = summarise(seeds("bip", 0.5, 90.0))
+    assert difference_table(alone) is None
 
 
 def test_published_numbers_stand_below_ours_at_our_sparsities() -> None:
@@ -93,7 +128,7 @@ def test_latex() -> None:
     assert r"\textless{}script\textgreater{}" in text
     assert r"\& 50 \% of a\_b" in text
     for rule in (r"\toprule", r"\midrule", r"\bottomrule"):
-        assert text.count(rule) == 2  # accuracy and cost
+        assert text.count(rule) == 3  # accuracy, differences and cost
 
 
 def test_latex_specials() -> None:

@@ -29,9 +29,7 @@ Row = dict[str, Any]
 
 def demo_command(
     out: Annotated[Path, typer.Option(help="Folder to write into.")] = Path("biprune-demo"),
-    epochs: Annotated[
-        int, typer.Option(help="Epochs of each run, even; BiP takes half of them.", min=2)
-    ] = 40,
+    epochs: Annotated[int, typer.Option(help="Epochs of each run.", min=1)] = 40,
     seed: options.Seed = 0,
     force: options.Force = False,
     as_json: options.AsJson = False,
@@ -41,8 +39,6 @@ def demo_command(
     from biprune.cli.device import set_threads
     from biprune.files import writable_folder
 
-    if epochs % 2:
-        raise ValueError(f"`--epochs` must be even, since BiP takes half of them, got {epochs}.")
     set_threads(None)
     dense_folder, ticket_folder = out / "dense", out / "bip-90"
     for folder in (dense_folder, ticket_folder):
@@ -85,8 +81,7 @@ def _prune_all(
                     data,
                     method,
                     sparsity=sparsity,
-                    # An iteration of BiP is a pass for the weights and one for the mask.
-                    epochs=epochs // 2 if method == "bip" else epochs,
+                    epochs=epochs,
                     seed=seed,
                     checkpoint=checkpoints / f"{method}-{sparsity:g}",
                     progress=report,
@@ -124,8 +119,7 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
         numeric=numeric,
     )
     print_text(
-        "All runs have equal passes: an iteration of BiP is two, one for the weights and one for "
-        "the mask, so it runs half the epochs. One seed, and one of the "
+        "All runs have equal passes. One seed, and one of the "
         f"{num_test} test images is {100 / num_test:.2f} %: small differences mean nothing."
     )
     print_lines(

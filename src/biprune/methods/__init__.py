@@ -8,7 +8,7 @@ from difflib import get_close_matches
 from typing import Any
 
 from biprune.methods.base import Method
-from biprune.methods.bip import BiP
+from biprune.methods.bip import BiP, PaperBiP
 from biprune.methods.dense import Dense
 from biprune.methods.earlybird import EarlyBird
 from biprune.methods.gmp import GMP
@@ -23,6 +23,7 @@ from biprune.methods.synflow import SynFlow
 
 METHODS: dict[str, type[Method]] = {
     "bip": BiP,
+    "bip-paper": PaperBiP,
     "imp": IMP,
     "omp": OMP,
     "magnitude": Magnitude,

@@ -57,6 +57,7 @@ class BiLevelOptimizer:
         implicit_gradient: bool = True,
         implicit_mask: ImplicitMask = "binary",
         score_init: ScoreInit = "magnitude",
+        follow_weights: bool = False,
         clamp_scores: bool = False,
         couple_gamma: bool = False,
         scope: Scope | None = None,
@@ -66,12 +67,12 @@ class BiLevelOptimizer:
         seed: int = 0,
     ) -> None:
         check_positive("gamma", gamma)
-        check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
-        check_choice("score_init", score_init, get_args(ScoreInit))
+        check_scores(score_init, follow_weights, clamp_scores, implicit_mask)
         self.model = model
         self.gamma = gamma
         self.implicit_gradient = implicit_gradient
         self.implicit_mask = implicit_mask
+        self.follow_weights = follow_weights
         self.clamp_scores = clamp_scores
         self.sparsity = sparsity
         self.seed = seed
@@ -84,6 +85,7 @@ class BiLevelOptimizer:
             "implicit_gradient": implicit_gradient,
             "implicit_mask": implicit_mask,
             "score_init": score_init,
+            "follow_weights": follow_weights,
             "clamp_scores": clamp_scores,
             "couple_gamma": couple_gamma,
         }
@@ -94,12 +96,17 @@ class BiLevelOptimizer:
         if self._groups:
             check_choice("implicit_mask", implicit_mask, ("binary",))
             scores = self._groups.pool(scores)
-        self.scores = side_by_side(scores)
+        # What is ranked: the scores themselves, or |theta| + scores in memory of its own.
+        self._ranked = side_by_side(scores)
+        self.scores = self._ranked
+        if follow_weights:
+            zeros = {name: torch.zeros_like(score) for name, score in scores.items()}
+            self.scores = side_by_side(zeros)
         self._select = target.selector(weights if self._groups else None)
         self._lower_level = MaskedSGD(
             model,
             weights,
-            self._select(self.scores, sparsity),
+            self._select(self._ranked, sparsity),
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -137,6 +144,7 @@ class BiLevelOptimizer:
     def upper_step(self, loss_scale: float | Tensor = 1.0) -> bool:
         """scores <- scores - score_lr * (theta - (1/gamma) * m * g) * g, then m is selected anew.
 
+        By the scores, or by |theta| + scores if they follow the weights.
         Running averages aside, nothing else of the model changes. The gradients of the prunable
         weights are used up. `loss_scale` as in `lower_step`.
         """
@@ -192,7 +200,19 @@ class BiLevelOptimizer:
             score.grad = None
             if self.clamp_scores:
                 score.clamp_(0.0, 1.0)
-        self._masked.masks = self._select(self.scores, self.sparsity)
+        if self.follow_weights:
+            self._follow()
+        self._masked.masks = self._select(self._ranked, self.sparsity)
+
+    def _follow(self) -> None:
+        """ranked <- |theta| + scores, where theta is as the last theta-step left it."""
+        if self._groups:
+            magnitudes = {name: theta.abs() for name, theta in self.theta.items()}
+            for name, pooled in self._groups.pool(magnitudes).items():
+                torch.add(pooled, self.scores[name], out=self._ranked[name])
+            return
+        for name, theta in self.theta.items():
+            torch.abs(theta, out=self._ranked[name]).add_(self.scores[name])
 
     @torch.no_grad()
     def implicit_ratio(self) -> float:
@@ -217,11 +237,17 @@ class BiLevelOptimizer:
             "scores": self.scores,
             "upper": self.upper.state_dict(),
             "sparsity": self.sparsity,
+            "follow_weights": self.follow_weights,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`; the model's weights are written from theta and masks."""
+        if state["follow_weights"] != self.follow_weights:
+            raise ValueError(
+                f"The state is of scores with follow_weights={state['follow_weights']}, which mean "
+                f"something else with {self.follow_weights}. Build the optimizer as it was."
+            )
         self._lower_level.load_state_dict(state)
         for name, score in self.scores.items():
             score.copy_(state["scores"][name])
@@ -243,6 +269,25 @@ class BiLevelOptimizer:
         if self.implicit_mask == "scores":
             return self.scores[name] * gradient
         return torch.where(self.masks[name], gradient, 0.0)
+
+
+def check_scores(
+    score_init: ScoreInit, follow_weights: bool, clamp_scores: bool, implicit_mask: ImplicitMask
+) -> None:
+    """Refuse settings of the scores that are unknown, or that do not go together."""
+    check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
+    check_choice("score_init", score_init, get_args(ScoreInit))
+    if follow_weights and (score_init, clamp_scores, implicit_mask) != (
+        "magnitude",
+        False,
+        "binary",
+    ):
+        raise ValueError(
+            "`follow_weights` ranks by |theta| + scores, with scores that start at 0 and are no "
+            "relaxed mask: it goes with score_init='magnitude', clamp_scores=False and "
+            f"implicit_mask='binary', got {score_init!r}, {clamp_scores} and {implicit_mask!r}. "
+            "Pass follow_weights=False for scores of their own."
+        )
 
 
 @torch.no_grad()

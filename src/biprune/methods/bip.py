@@ -8,6 +8,16 @@ NeurIPS 2022. The mask is the upper problem, retraining the lower:
     m-step:      m~ <- m~ - score_lr * (theta - (1/gamma) * m * g) * g           on another
                  m <- top k of m~
 
+`PaperBiP` has the paper's settings. `BiP` has those that were best at equal passes
+(docs/results.md): both levels step by one gradient, the sparsity is raised gradually, and the mask
+is that of |theta| + m~, where m~ starts at 0: a learned correction to magnitudes that follow theta
+as it moves. On kept weights, the learning rates in a fixed proportion, the direct term adds up to
+
+    m~ ~ score_lr / lr * (theta_t^2 - theta_0^2) / 2  + what weight decay took from it
+
+so that a weight that training has made large counts for more than one that always was; on pruned
+weights it is what the loss would gain by their return.
+
 Differences from the authors' released code, which departs from their paper:
 
 1. Scores start as a copy of |theta|. There they share theta's storage, so each level moves both.
@@ -31,7 +41,7 @@ from biprune.batches import Batch, take
 from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
-from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit
+from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit, check_scores
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
 from biprune.training import Recipe
@@ -42,14 +52,16 @@ SparsitySchedule = Literal["direct", "cubic"]
 
 @dataclass(frozen=True)
 class BiP(TrainingMethod):
-    """Bi-level pruning straight to the target, with the paper's settings.
+    """Bi-level pruning of mask and weights at once; see `paper` for the published settings.
 
     An epoch is len(data) iterations, each of `lower_steps` batches for theta and one for the mask.
     `batches` says which: "different" draws all from one stream; "reverse" gives the upper level
     the epoch's batches in reverse order (and holds them in memory); "same" reuses the lower one.
     With `passes` 1 the mask has no batch of its own: the gradient of the last theta-step moves both
     levels at once, for half the cost.
-    `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run.
+    `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run,
+    "direct" prunes at once. With `follow_weights` the mask is chosen by |theta| + scores, which
+    start at 0, otherwise by scores that start as `score_init` says.
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
     `weight_decay`. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
@@ -61,22 +73,24 @@ class BiP(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
 
+    settings_version: ClassVar[int] = 2
+
     epochs: int = 100
-    lr: float = 0.01
     schedule: Shape = "cosine"
-    score_lr: float = 0.1
+    score_lr: float = 0.3
     score_schedule: Shape = "cosine"
     gamma: float = 1.0
     lower_steps: int = 1
-    passes: int = 2
+    passes: int = 1
     batches: BatchScheme = "different"
-    implicit_gradient: bool = True
+    implicit_gradient: bool = False
     implicit_mask: ImplicitMask = "binary"
     score_init: ScoreInit = "magnitude"
+    follow_weights: bool = True
     clamp_scores: bool = False
     couple_gamma: bool = False
-    sparsity_schedule: SparsitySchedule = "direct"
-    ramp: float = 0.5
+    sparsity_schedule: SparsitySchedule = "cubic"
+    ramp: float = 0.6
     retrain_epochs: int = 0
     retrain_lr: float = 0.1
     rewind_epoch: int | None = None
@@ -87,6 +101,7 @@ class BiP(TrainingMethod):
         check_rate("score_lr", self.score_lr)
         check_positive("gamma", self.gamma)
         check_whole("lower_steps", self.lower_steps, at_least=1)
+        check_choice("batches", self.batches, get_args(BatchScheme))
         if self.passes not in (1, 2):
             raise ValueError(f"`passes` must be 1 or 2, got {self.passes!r}.")
         if self.passes == 1 and self.batches != "different":
@@ -94,15 +109,22 @@ class BiP(TrainingMethod):
                 f"`batches` {self.batches!r} needs `passes` 2: with one pass the upper level has "
                 "no batch of its own."
             )
-        check_choice("batches", self.batches, get_args(BatchScheme))
-        check_choice("implicit_mask", self.implicit_mask, get_args(ImplicitMask))
-        check_choice("score_init", self.score_init, get_args(ScoreInit))
+        check_scores(self.score_init, self.follow_weights, self.clamp_scores, self.implicit_mask)
         check_choice("sparsity_schedule", self.sparsity_schedule, get_args(SparsitySchedule))
         check_part("ramp", self.ramp)
         check_whole("retrain_epochs", self.retrain_epochs, at_least=0)
         check_positive("retrain_lr", self.retrain_lr)
         if self.rewind_epoch is not None and self.retrain_epochs == 0:
             raise ValueError("`rewind_epoch` needs `retrain_epochs` of at least 1.")
+
+    @classmethod
+    def paper(cls, **settings: Any) -> PaperBiP:
+        """The method `bip-paper`: BiP as published, but for `settings`.
+
+        >>> BiP.paper(gamma=0.5).passes
+        2
+        """
+        return PaperBiP(**settings)
 
     def scaled(self, epochs: int) -> Self:
         """The same run over other epochs; warm-up and retraining keep their share."""
@@ -134,6 +156,22 @@ class BiP(TrainingMethod):
         return replace(again, history=history, cost=pruned.cost + again.cost)
 
 
+@dataclass(frozen=True)
+class PaperBiP(BiP):
+    """BiP as published: two passes an iteration, straight to the target, scores of their own."""
+
+    name: ClassVar[str] = "bip-paper"
+    summary: ClassVar[str] = "the same with the settings of the paper"
+    settings_version: ClassVar[int] = 1
+
+    lr: float = 0.01
+    score_lr: float = 0.1
+    passes: int = 2
+    implicit_gradient: bool = True
+    follow_weights: bool = False
+    sparsity_schedule: SparsitySchedule = "direct"
+
+
 class BiPAlgorithm:
     """One BiP iteration at a time, for `fit`."""
 
@@ -152,6 +190,7 @@ class BiPAlgorithm:
             implicit_gradient=method.implicit_gradient,
             implicit_mask=method.implicit_mask,
             score_init=method.score_init,
+            follow_weights=method.follow_weights,
             clamp_scores=method.clamp_scores,
             couple_gamma=method.couple_gamma,
             include=target.include,

@@ -38,7 +38,7 @@ class Random(AtInit):
     def settings(self) -> dict[str, Any]:
         """The settings, of `like` only whether it was given."""
         plain = super(Random, replace(self, like=None)).settings
-        return {**plain, "like": self.like is not None}
+        return {**plain, "like": None if self.like is None else True}
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """As drawn; with `like` the counts are its own, whatever the scope."""

@@ -21,13 +21,15 @@ def spread(mean: float, std: float | None) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
-def points(difference: float | None) -> str:
-    """A signed difference of accuracies.
+def points(difference: float | None, error: float | None = None) -> str:
+    """A signed difference of accuracies, with its standard error where there is one.
 
-    >>> points(0.5), points(-0.25), points(None)
-    ('+0.50', '-0.25', 'unknown')
+    >>> points(0.5), points(-0.25, 0.1), points(None)
+    ('+0.50', '-0.25 ± 0.10', 'unknown')
     """
-    return "unknown" if difference is None else f"{difference:+.2f}"
+    if difference is None:
+        return "unknown"
+    return f"{difference:+.2f}" if error is None else f"{difference:+.2f} ± {error:.2f}"
 
 
 def counted(number: int, noun: str) -> str:

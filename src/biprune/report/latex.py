@@ -10,13 +10,19 @@ from biprune.report.reference import ReferencePoint, published_for
 from biprune.report.tables import (
     INCOMPLETE,
     OTHER_BUDGET,
+    UNCLEAR,
     Entry,
     Table,
-    accuracy_table,
-    cost_table,
+    all_tables,
 )
 
-_MARKS = {"*": "*", "**": "**", OTHER_BUDGET: r"\dagger", INCOMPLETE: r"\ddagger"}
+_MARKS = {
+    "*": "*",
+    "**": "**",
+    OTHER_BUDGET: r"\dagger",
+    INCOMPLETE: r"\ddagger",
+    UNCLEAR: UNCLEAR,
+}
 _SPECIAL = {
     "\\": r"\textbackslash{}",
     "~": r"\textasciitilde{}",
@@ -29,13 +35,13 @@ _SPECIAL = {
 
 
 def latex_tables(comparisons: Sequence[Comparison], paper: Sequence[ReferencePoint] = ()) -> str:
-    """Accuracy and cost of every comparison; its holes stand below the accuracies."""
+    """The tables of every comparison; its holes stand below the first."""
     parts = ["% Needs \\usepackage{booktabs}."]
     for comparison in comparisons:
         published = published_for(comparison.setting, paper)
         holes = [f"Hole: {line}" for line in hole_lines(comparison.holes)]
-        parts.append(_table(accuracy_table(comparison, published), holes))
-        parts.append(_table(cost_table(comparison), []))
+        first, *others = all_tables(comparison, published)
+        parts += [_table(first, holes), *(_table(other, []) for other in others)]
     return "\n\n".join(parts) + "\n"
 
 

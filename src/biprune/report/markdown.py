@@ -8,18 +8,17 @@ from collections.abc import Sequence
 from biprune.report.comparison import Comparison
 from biprune.report.holes import hole_lines
 from biprune.report.reference import ReferencePoint, published_for
-from biprune.report.tables import Entry, Table, accuracy_table, cost_table
+from biprune.report.tables import Entry, Table, all_tables
 
 
 def markdown_tables(comparisons: Sequence[Comparison], paper: Sequence[ReferencePoint] = ()) -> str:
-    """Accuracy and cost of every comparison, and its holes."""
+    """The tables of every comparison, and its holes."""
     parts = []
     for comparison in comparisons:
         published = published_for(comparison.setting, paper)
         parts += [
             f"## {_escaped(comparison.title)}",
-            _table(accuracy_table(comparison, published)),
-            _table(cost_table(comparison)),
+            *map(_table, all_tables(comparison, published)),
         ]
         if lines := hole_lines(comparison.holes):
             parts.append("Holes:\n\n" + "\n".join(f"- {_escaped(str(line))}" for line in lines))

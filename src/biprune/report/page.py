@@ -30,7 +30,7 @@ from biprune.report.markup import (
 from biprune.report.reference import ReferencePoint, published_for
 from biprune.report.sentences import overview, verdict_sentences
 from biprune.report.summary import summarise
-from biprune.report.tables import accuracy_table, cost_table
+from biprune.report.tables import all_tables
 from biprune.report.theme import DARK, LIGHT, dark_colours
 
 _LETTER_WIDTH, _SYMBOL_WIDTH = 7, 38  # pixels of a legend's entry
@@ -82,7 +82,7 @@ def _section(
     figures: Sequence[Figure],
     paper: Sequence[ReferencePoint],
 ) -> str:
-    tables = [accuracy_table(comparison, paper), cost_table(comparison)] if comparison.runs else []
+    tables = all_tables(comparison, paper) if comparison.runs else []
     charts = [figure_html(figure, _chart_id(place, figure)) for figure in figures]
     parts = [
         f"<h2>{escape(comparison.title)}</h2>",

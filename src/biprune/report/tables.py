@@ -8,14 +8,16 @@ from dataclasses import dataclass, replace
 
 from biprune.experiments.reference import ReferencePoint
 from biprune.report.comparison import Cell, Comparison
-from biprune.report.formatting import counted, percent_of, spread
+from biprune.report.formatting import counted, percent_of, points, spread
+from biprune.report.verdict import difference
 
-OTHER_BUDGET, INCOMPLETE = "†", "‡"
+OTHER_BUDGET, INCOMPLETE, UNCLEAR = "†", "‡", "?"
 NOTES = {
     "*": "the mean is at least the dense mean (a winning ticket by the paper's rule)",
     "**": "the 95 % lower confidence bound of the difference, paired by seed, is at least 0",
     OTHER_BUDGET: "backward passes more than 2 % off the median of the column: not a fair contest",
     INCOMPLETE: "some of its runs are missing or failed: see the holes",
+    UNCLEAR: "within one standard error of none, or a single seed",
 }
 
 
@@ -68,6 +70,33 @@ def accuracy_table(comparison: Comparison, paper: Sequence[ReferencePoint] = ())
     return Table(f"{caption}. {dense_text(comparison)}", _columns(comparison), rows)
 
 
+def difference_table(comparison: Comparison) -> Table | None:
+    """What each method has more or less than the first, seed by seed; None if that is alone.
+
+    Seeds decide split and initial weights of all methods alike: much of the spread cancels.
+    """
+    if len(comparison.methods) < 2:
+        return None
+    first = comparison.labels[0]
+    accuracies = {cell.sparsity: cell.accuracy for cell in comparison.cells if cell.label == first}
+
+    def entry(cell: Cell) -> Entry:
+        base = accuracies.get(cell.sparsity)
+        paired = None if base is None else difference(cell.accuracy, base)
+        if paired is None:
+            return Entry("-")
+        unclear = paired.error is None or abs(paired.mean) <= paired.error
+        return Entry(points(paired.mean, paired.error), paired.n, (UNCLEAR,) if unclear else ())
+
+    rows = _rows(comparison, entry)
+    del rows[first]
+    caption = (
+        f"Test accuracy less that of {first}, in points, of {comparison.title}: mean ± standard "
+        "error of the difference paired by seed (number of seeds)."
+    )
+    return Table(caption, _columns(comparison), rows)
+
+
 def cost_table(comparison: Comparison) -> Table:
     """Mean backward passes and seconds of a run, without those of the dense model."""
 
@@ -76,6 +105,16 @@ def cost_table(comparison: Comparison) -> Table:
 
     caption = f"Cost of a run of {comparison.title}: mean backward passes / seconds."
     return Table(caption, _columns(comparison), _rows(comparison, entry))
+
+
+def all_tables(comparison: Comparison, paper: Sequence[ReferencePoint] = ()) -> list[Table]:
+    """Those that a report has of a comparison with runs."""
+    differences = difference_table(comparison)
+    return [
+        accuracy_table(comparison, paper),
+        *([differences] if differences else []),
+        cost_table(comparison),
+    ]
 
 
 def dense_text(comparison: Comparison) -> str:

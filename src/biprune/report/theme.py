@@ -13,6 +13,7 @@ from typing import Any
 
 _BASE = {  # on white, on dark, shape
     "bip": ("#bf4600", "#f0803c", "circle"),
+    "bip-paper": ("#8f1d3f", "#f27a9b", "circle"),
     "imp": ("#1f68ad", "#4c94db", "square"),
     "omp": ("#00875f", "#1db98c", "triangle-up"),
     "gmp": ("#cc9400", "#e8b22a", "diamond"),

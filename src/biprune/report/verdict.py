@@ -49,6 +49,30 @@ class Sample:
 
 
 @dataclass(frozen=True)
+class Difference:
+    """The mean over the seeds that two samples share, and its standard error; None for one."""
+
+    mean: float
+    error: float | None
+    n: int
+
+
+def difference(sample: Sample, other: Sample) -> Difference | None:
+    """`sample` minus `other`, paired by seed; None if they share none.
+
+    >>> paired = difference(Sample({0: 90.0, 1: 92.0}), Sample({0: 89.0, 1: 90.0, 2: 50.0}))
+    >>> paired.mean, paired.error, paired.n  # of +1 and +2
+    (1.5, 0.5, 2)
+    """
+    seeds = sample.by_seed.keys() & other.by_seed.keys()
+    if not seeds:
+        return None
+    each = [sample.by_seed[seed] - other.by_seed[seed] for seed in seeds]
+    error = stdev(each) / math.sqrt(len(each)) if len(each) > 1 else None
+    return Difference(fmean(each), error, len(each))
+
+
+@dataclass(frozen=True)
 class Verdict:
     """Whether a ticket wins by each rule; None where that cannot be known.
 

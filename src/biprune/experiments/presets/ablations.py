@@ -33,7 +33,10 @@ def _setting(
         source=source,
         specs=sized(
             lambda size: expand(
-                size, [RESNET20], [size.bip(**{setting: v}) for v in size.some(values)], at=WIDE
+                size,
+                [RESNET20],
+                [size.paper_bip(**{setting: value}) for value in size.some(values)],
+                at=WIDE,
             )
         ),
         charts=("trajectories",),
@@ -44,7 +47,9 @@ def _batch_sizes(size: Size) -> list[RunSpec]:
     return distinct(
         spec
         for number in size.some(BATCH_SIZES)
-        for spec in expand(size, [RESNET20], ["bip"], at=WIDE, data_options={"batch_size": number})
+        for spec in expand(
+            size, [RESNET20], ["bip-paper"], at=WIDE, data_options={"batch_size": number}
+        )
     )
 
 
@@ -54,13 +59,13 @@ def _rewinding(size: Size) -> list[RunSpec]:
     chosen = size.some(REWOUND)
     epochs = {part(epoch, of=RETRAINING, length=length) if epoch else 0 for epoch in chosen}
     retrained = [
-        size.bip(retrain_epochs=size.passes or RETRAINING, rewind_epoch=epoch)
+        size.paper_bip(retrain_epochs=size.passes or RETRAINING, rewind_epoch=epoch)
         for epoch in sorted(epochs)
     ]
     # Two states are kept anyway: the first, and the one that IMP and OMP go back to.
     dense = {"rewind_epochs": sorted(epochs)} if len(epochs) > 2 else {}
     pairs = [RESNET20, RESNET18, RESNET20_C100]
-    return expand(size, pairs, [size.bip(), *retrained], at=[0.738, 0.893], dense=dense)
+    return expand(size, pairs, [size.paper_bip(), *retrained], at=[0.738, 0.893], dense=dense)
 
 
 ABLATIONS = [

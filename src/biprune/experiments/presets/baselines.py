@@ -39,7 +39,9 @@ BASELINES = [
         summary="BiP against pruning at initialization: SNIP, SynFlow, GraSP",
         source="Figure A4",
         specs=sized(
-            lambda size: expand(size, [RESNET20], ["bip", "grasp", "snip", "synflow", "gmp"])
+            lambda size: expand(
+                size, [RESNET20], ["bip-paper", "bip", "grasp", "snip", "synflow", "gmp"]
+            )
         ),
         charts=("trajectories", "layers"),
     ),

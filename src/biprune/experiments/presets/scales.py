@@ -43,8 +43,9 @@ class Size:
 
     `models` and `data` stand in for the paper's, `model_options` go with them. `passes` over the
     data are what each method gets, and IMP in each round; None is its own length. `unit_sparsities`
-    are for filters and channels. `values` is how many values of a setting a study tries, its
-    default first; None is all.
+    are for filters and channels. `claim_seeds` are for comparisons that carry a claim,
+    `study_seeds` for choosing settings, so that those are not judged by the runs that chose them.
+    `values` is how many values of a setting a study tries, its default first; None is all.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -56,6 +57,8 @@ class Size:
     sparsities: tuple[float, ...] = LADDER
     unit_sparsities: tuple[float, ...] = UNIT_LADDER
     seeds: tuple[int, ...] = (0, 1, 2)
+    claim_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
+    study_seeds: tuple[int, ...] = (100, 101)
     values: int | None = None
 
     def fit(self, pair: Pair) -> Pair:
@@ -75,10 +78,12 @@ class Size:
         ladder = self.ladder(structure)
         return sorted({min(ladder, key=lambda s: abs(s - wanted)) for wanted in sparsities})
 
-    def bip(self, **settings: Any) -> BiP:
-        """BiP over the default's epochs, each two passes, whatever the settings make them cost."""
-        default = BiP() if self.passes is None else BiP().scaled(max(1, self.passes // 2))
-        return replace(default, **settings)
+    def paper_bip(self, **settings: Any) -> BiP:
+        """The paper's BiP over epochs of two passes each, whatever the settings make them cost."""
+        published = BiP.paper()
+        if self.passes is not None:
+            published = published.scaled(max(1, self.passes // 2))
+        return replace(published, **settings)
 
     def some(self, values: Sequence[T]) -> Sequence[T]:
         """As many of a study's values as are tried."""
@@ -96,10 +101,10 @@ SIZES: dict[Scale, Size] = {
     "laptop": Size(
         models=SMALLER,
         data="cifar10",
-        data_options={"subset": 10_000},
+        data_options={"subset": 10_000, "val_fraction": 0.0},
         dense={"epochs": 20},
         passes=20,
-        sparsities=(0.5, 0.8, 0.9, 0.95, 0.98),
+        sparsities=(0.8, 0.9, 0.95, 0.98),
         unit_sparsities=(0.2, 0.4, 0.6, 0.8),
     ),
     "smoke": Size(
@@ -112,6 +117,8 @@ SIZES: dict[Scale, Size] = {
         sparsities=(0.5, 0.9),
         unit_sparsities=(0.25, 0.5),
         seeds=(0,),
+        claim_seeds=(0,),
+        study_seeds=(0,),
         values=2,
     ),
 }

@@ -42,7 +42,10 @@ TRAJECTORIES = [
         source="Figure 1",
         specs=sized(
             lambda size: expand(
-                size, [RESNET20, RESNET56, RESNET18], ["bip", "imp", "gmp"], at=[0.738]
+                size,
+                [RESNET20, RESNET56, RESNET18],
+                ["bip-paper", "bip", "imp", "gmp"],
+                at=[0.738],
             )
         ),
         charts=("trajectories", "time"),

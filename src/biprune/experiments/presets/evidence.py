@@ -1,0 +1,94 @@
+"""What the paper does not have: every method at equal cost, and what each default is worth."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from biprune.experiments.presets.base import RESNET20, Preset, distinct, expand, sized
+from biprune.experiments.presets.scales import Size
+from biprune.experiments.spec import RunSpec
+from biprune.methods import BiP
+
+HIGH = (0.8, 0.9, 0.95, 0.98)
+CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
+STRONG = ("bip", "bip-paper", "gmp", "hydra", "imp", "omp", "magnitude")
+RIVALS = ("bip", "bip-paper", "gmp", "hydra", "omp", "magnitude")  # that cost as much as BiP
+OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
+# Each a change to BiP's own settings. Those chosen are first, as in all studies: none at all.
+CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"passes": 2},
+    {"sparsity_schedule": "direct"},
+    {"ramp": 0.3},
+    {"ramp": 0.9},
+    {"follow_weights": False},
+    {"follow_weights": False, "score_init": "hydra"},
+    {"follow_weights": False, "score_init": "random"},
+    {"score_lr": 0.1},
+    {"score_lr": 0.03},
+    {"score_lr": 1.0},
+    {"score_lr": 3.0},
+    {"score_schedule": "constant"},
+    {"lr": 0.01},
+    {"lr": 0.03},
+    {"lr": 0.3},
+    {"schedule": "step"},
+    {"implicit_gradient": True, "gamma": 0.1},
+    {"implicit_gradient": True},
+    {"implicit_gradient": True, "gamma": 10.0},
+    {"implicit_gradient": True, "gamma": 100.0},
+    {"implicit_gradient": True, "gamma": 1e4},
+    {"weight_decay": 0.0},
+    {"weight_decay": 1e-4},
+    {"weight_decay": 1e-3},
+)
+
+
+def _methods(size: Size) -> list[RunSpec]:
+    single = size.paper_bip(passes=1, lr=0.1, epochs=size.passes or BiP.paper().epochs)
+    longer = BiP() if size.passes is None else BiP().scaled(2 * size.passes)  # IMP takes far more
+    more = replace(size, seeds=size.claim_seeds)
+    return distinct(
+        [
+            *expand(size, [RESNET20], [*STRONG, single], at=HIGH),
+            *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
+            *expand(size, [RESNET20], [longer], at=CLAIMED),
+            *expand(more, [RESNET20], RIVALS, at=CLAIMED),
+        ]
+    )
+
+
+def _settings(size: Size) -> list[RunSpec]:
+    """On the scale's data with half its passes, for there is much to try, and on the digits."""
+    size = replace(size, seeds=size.study_seeds)
+    specs = _changed(size, None if size.passes is None else size.passes // 2)
+    if size.data not in (None, "digits"):
+        digits = replace(size, data="digits", data_options={}, model_options={"width": 8})
+        specs += _changed(digits, size.passes)
+    return specs
+
+
+def _changed(size: Size, passes: int | None) -> list[RunSpec]:
+    methods = [replace(BiP(), **change) for change in size.some(CHANGES)]
+    if passes is not None:
+        methods = [method.scaled(max(1, passes // method.passes)) for method in methods]
+    return expand(size, [RESNET20], methods, at=[0.95])
+
+
+EVIDENCE = [
+    Preset(
+        name="methods",
+        summary="every method at equal passes, IMP at its own",
+        source="ours",
+        specs=sized(_methods),
+        charts=("trajectories", "tickets", "passes", "layers", "iou"),
+    ),
+    Preset(
+        name="settings",
+        summary="what each of BiP's defaults is worth, on seeds of its own",
+        source="ours",
+        specs=sized(_settings),
+        charts=("trajectories",),
+    ),
+]
