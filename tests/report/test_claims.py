@@ -1,0 +1,68 @@
+"""Verdicts on claims, from records whose differences are known."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hand_records import epochs, failed, seeds
+
+from biprune.experiments.record import RunRecord
+from claims import OUR_CLAIMS, PAPER, Runs, ahead, markdown, picking, same_cost, settles
+
+
+def of(
+    method: str, sparsity: float, *accuracies: float, length: int = 20, **fields: Any
+) -> list[RunRecord]:
+    return seeds(method, sparsity, *accuracies, spec={"settings": {"epochs": length}}, **fields)
+
+
+GMP = [record for s in (0.9, 0.95, 0.98) for record in of("gmp", s, 70.0, 71.0, 72.0)]
+
+
+def verdict(*bip: RunRecord, or_equal: bool = False) -> tuple[str, str]:
+    check = ahead(picking("bip"), picking("gmp"), (0.9, 0.95, 0.98), or_equal=or_equal)
+    return check(Runs([*GMP, *bip]))
+
+
+def test_a_claim_holds_where_every_difference_exceeds_its_error() -> None:
+    clear = of("bip", 0.9, 71.0, 72.0, 73.0)
+    unclear = of("bip", 0.95, 72.0, 70.0, 72.5)  # +2, -1, +0.5: 0.5 ± 0.87
+    assert verdict(*clear) == ("90 %: +1.00 ± 0.00 (3)", "holds")
+    numbers, said = verdict(*clear, *unclear)
+    assert (numbers, said) == ("90 %: +1.00 ± 0.00 (3), 95 %: +0.50 ± 0.87 (3)", "in part")
+    assert verdict(*unclear)[1] == "does not hold"
+    assert verdict(*unclear, or_equal=True)[1] == "holds"
+    assert verdict(*of("bip", 0.9, 69.0, 70.5, 71.0), or_equal=True)[1] == "does not hold"
+
+
+def test_what_is_missing_is_not_judged() -> None:
+    assert verdict(*of("bip", 0.9, 75.0)) == ("90 %: +5.00 (1)", "not judged: too few seeds")
+    assert verdict(failed("bip", 0.9)) == ("", "not judged: too few seeds")
+    other_length = of("bip", 0.9, 71.0, 72.0, length=10)
+    other_setting = seeds("bip", 0.9, 71.0, 72.0, spec={"settings": {"epochs": 20, "lr": 0.2}})
+    assert verdict(*other_length, *other_setting)[0] == ""
+
+
+def test_cost_and_iou_of_the_published_method() -> None:
+    history = epochs(iou=[0.5, 0.6, 0.7, 0.98, 1.0, 1.0])
+    bip = [
+        record
+        for s in (0.8, 0.9)
+        for record in of("bip-paper", s, 70.0, length=10, backward_passes=100, history=history)
+    ]
+    imp = of("imp", 0.8, 70.0, backward_passes=700) + of("imp", 0.9, 70.0, backward_passes=1100)
+    runs = Runs([*bip, *imp])
+    assert len(PAPER(runs, 0.8)) == 1
+    said = "80 %: IMP takes 7 times the passes, 90 %: IMP takes 11 times the passes"
+    assert same_cost(runs) == (said, "holds")
+    assert settles(runs) == ("80 %: 0.600 to 0.993, 90 %: 0.600 to 0.993", "holds")
+
+
+def test_the_tables_have_only_what_was_run() -> None:
+    table = markdown(Runs([*GMP, *of("bip", 0.9, 71.0, 72.0, 73.0)]))
+    rows = [line for line in table.splitlines() if "`methods`" in line]
+    wanted = (
+        "| more accurate than gmp at equal passes | `methods` | 90 %: +1.00 ± 0.00 (3) | holds |"
+    )
+    assert rows == [wanted]
+    assert len(OUR_CLAIMS) > 5
