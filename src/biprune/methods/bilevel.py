@@ -15,7 +15,7 @@ all-reduce of data-parallel training, and with any loss scale removed.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Literal, get_args
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -25,14 +25,11 @@ from biprune.checks import check_choice, check_positive
 from biprune.flat import side_by_side
 from biprune.groups import Groups
 from biprune.masks import Masks
-from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
+from biprune.methods.base import Target
+from biprune.methods.scores import ImplicitMask, ScoreInit, check_scores, initial_scores
 from biprune.parameters import Patterns
-from biprune.seeding import drawing_generator
 from biprune.sgd import MaskedSGD, make_sgd
 from biprune.structure import Scope, Structure, get_structure
-
-ScoreInit = Literal["magnitude", "hydra", "random"]
-ImplicitMask = Literal["binary", "scores"]
 
 
 class BiLevelOptimizer:
@@ -269,40 +266,3 @@ class BiLevelOptimizer:
         if self.implicit_mask == "scores":
             return self.scores[name] * gradient
         return torch.where(self.masks[name], gradient, 0.0)
-
-
-def check_scores(
-    score_init: ScoreInit, follow_weights: bool, clamp_scores: bool, implicit_mask: ImplicitMask
-) -> None:
-    """Refuse settings of the scores that are unknown, or that do not go together."""
-    check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
-    check_choice("score_init", score_init, get_args(ScoreInit))
-    if follow_weights and (score_init, clamp_scores, implicit_mask) != (
-        "magnitude",
-        False,
-        "binary",
-    ):
-        raise ValueError(
-            "`follow_weights` ranks by |theta| + scores, with scores that start at 0 and are no "
-            "relaxed mask: it goes with score_init='magnitude', clamp_scores=False and "
-            f"implicit_mask='binary', got {score_init!r}, {clamp_scores} and {implicit_mask!r}. "
-            "Pass follow_weights=False for scores of their own."
-        )
-
-
-@torch.no_grad()
-def initial_scores(
-    weights: Mapping[str, nn.Parameter], init: ScoreInit, seed: int
-) -> dict[str, Tensor]:
-    """Scores that share no storage with the weights.
-
-    "magnitude": |theta|. "hydra": |theta| scaled in each layer to a maximum of sqrt(6 / fan_in)
-    (Sehwag et al. 2020). "random": uniform in [0, sqrt(6 / fan_in)).
-    """
-    scores = magnitudes(weights)
-    if init == "hydra":
-        return {name: scaled_to_bound(score) for name, score in scores.items()}
-    if init == "random":
-        generator = drawing_generator(seed, next(iter(scores.values())).device)
-        return {n: s.uniform_(0, fan_in_bound(s), generator=generator) for n, s in scores.items()}
-    return scores

@@ -41,7 +41,8 @@ from biprune.batches import Batch, take
 from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
-from biprune.methods.bilevel import BiLevelOptimizer, ImplicitMask, ScoreInit, check_scores
+from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.methods.scores import ImplicitMask, ScoreInit, check_scores
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
 from biprune.training import Recipe
