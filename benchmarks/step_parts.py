@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 import biprune
+from biprune.heap import keep_freed_memory
 from biprune.loop import Passes
 from biprune.masked import Masked
 from biprune.selection import Selector
@@ -39,6 +40,7 @@ def main() -> None:
     options.add_argument("--rounds", type=int, default=15)
     options = options.parse_args()
     torch.set_num_threads(options.threads)
+    keep_freed_memory()  # as the command line does; else chance decides who pays for fresh pages
     step = one_pass_step(new_model(options.model), random_batches(options.batch))
     step()
     seconds: dict[str, list[float]] = defaultdict(list)

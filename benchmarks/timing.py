@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from statistics import mean, median
 from typing import Any
 
 import torch
@@ -13,7 +15,7 @@ import torch
 from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.experiments.environment import environment
 
-__all__ = ["Row", "interleaved", "medians", "parser", "ratio", "report", "table"]
+__all__ = ["Row", "bracketed", "interleaved", "medians", "parser", "ratio", "report", "table"]
 
 Row = Mapping[str, Any]
 
@@ -24,6 +26,34 @@ def parser(doc: str | None) -> argparse.ArgumentParser:
     options.add_argument("--threads", type=int, default=torch.get_num_threads())
     options.add_argument("--json", type=Path, metavar="FILE", help="write settings and rows there")
     return options
+
+
+def bracketed(
+    candidates: Mapping[str, Callable[[], object]], base: str, rounds: int
+) -> tuple[float, dict[str, float]]:
+    """Median seconds of `base`, and for each other candidate its median ratio to `base`.
+
+    The base runs right before and right after every other candidate, whose ratio is to the mean of
+    the two: the machine's speed drifts within seconds, by more than what is to be told apart.
+    """
+    others = {name: run for name, run in candidates.items() if name != base}
+    for run in candidates.values():
+        run()  # to warm up
+    before, bases = _seconds(candidates[base]), []
+    ratios: dict[str, list[float]] = {name: [] for name in others}
+    for _ in range(rounds):
+        for name, run in others.items():
+            own, after = _seconds(run), _seconds(candidates[base])
+            ratios[name].append(own / mean([before, after]))
+            bases.append(before)
+            before = after
+    return median(bases), {name: median(values) for name, values in ratios.items()}
+
+
+def _seconds(run: Callable[[], object]) -> float:
+    started = time.perf_counter()
+    run()
+    return time.perf_counter() - started
 
 
 def report(rows: Sequence[Row], options: argparse.Namespace) -> None:

@@ -16,7 +16,7 @@ SOURCE = Path(biprune.__file__).parent
 
 # Each layer may import itself and the ones above it in this list.
 LAYERS = [
-    ["models", "data", "checks", "files", "flat", "layout", "ranking"],
+    ["models", "data", "checks", "files", "flat", "heap", "layout", "ranking"],
     ["structure", "shares"],
     ["parameters"],
     ["masks", "groups"],

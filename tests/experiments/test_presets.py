@@ -24,7 +24,7 @@ ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/reproduction.md").read_text(encoding="utf-8")
 PAPER = ROOT.parent / "shared/paper/bip.tex"
 SCALES: tuple[Scale, ...] = get_args(Scale)
-OURS = {"methods", "settings"}  # all others are the paper's
+OURS = {"methods", "settings", "full-size"}  # all others are the paper's
 
 
 @cache
@@ -45,7 +45,11 @@ def of(name: str, method: str, scale: Scale = "paper") -> list[RunSpec]:
 def seeds(name: str, scale: Scale) -> set[int]:
     """Claims have more seeds than figures; what was chosen by some is not judged by the same."""
     size = SIZES[scale]
-    own = {"methods": {*size.seeds, *size.claim_seeds}, "settings": {*size.study_seeds}}
+    own = {
+        "methods": {*size.seeds, *size.claim_seeds},
+        "settings": {*size.study_seeds},
+        "full-size": {size.seeds[0]},
+    }
     return own.get(name, {*size.seeds})
 
 
@@ -98,7 +102,7 @@ def test_bip_is_there_as_published_and_in_comparisons_also_as_it_is(
     name: str, scale: Scale
 ) -> None:
     methods = {spec.method for spec in built(name, scale)}
-    if name == "settings":
+    if name in ("settings", "full-size"):
         assert methods == {"bip"}
     elif name == "batch-schemes":  # of two passes, which BiP by default does not have
         assert methods == {"bip-paper", "imp", "gmp"}
@@ -112,6 +116,15 @@ def test_bip_is_there_as_published_and_in_comparisons_also_as_it_is(
 def test_settings_are_not_judged_by_the_seeds_that_chose_them(scale: Scale) -> None:
     size = SIZES[scale]
     assert not {*size.study_seeds} & {*size.seeds, *size.claim_seeds}
+
+
+def test_the_full_size_is_the_papers_also_on_a_laptop() -> None:
+    specs = built("full-size", "laptop")
+    assert [spec.sparsity for spec in specs] == [0.738, 0.9]
+    for spec in specs:
+        assert (spec.model, spec.data) == ("resnet20", "cifar10")
+        assert spec.data_options == {"val_fraction": 0.0}
+        assert (spec.dense["epochs"], settings(spec)["epochs"]) == (30, 20)
 
 
 def test_bip_has_the_settings_of_the_paper() -> None:

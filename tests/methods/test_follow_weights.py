@@ -350,7 +350,7 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 def test_nothing_shares_storage(conv_net: nn.Module) -> None:
     opt = BiLevelOptimizer(conv_net, 0.5, follow_weights=True)
-    held = [opt._masked.weights, opt.theta, opt.scores, opt._ranked]
+    held = [opt._masked.weights, opt.theta, opt.scores, opt._ranked()]
     pointers = {tensor.data_ptr() for tensors in held for tensor in tensors.values()}
     assert len(pointers) == 4 * len(opt.theta)
 

@@ -65,7 +65,7 @@ def compare_command(
 
     Gradual magnitude pruning (gmp) is a row of every comparison.
     """
-    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import check_model
     from biprune.comparing import stored_records, with_rival
     from biprune.experiments.grid import grid
@@ -73,7 +73,7 @@ def compare_command(
     from biprune.experiments.store import Store
 
     check_device(device)
-    set_threads(threads)
+    use_machine(threads)
     own = options.model_options(model_option) | ({} if width is None else {"width": width})
     check_model(model, own)
     chosen = {"subset": subset, "batch_size": batch_size}

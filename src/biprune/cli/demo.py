@@ -36,10 +36,10 @@ def demo_command(
 ) -> None:
     """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
     from biprune import create_model, load_data, save_dense, train
-    from biprune.cli.device import set_threads
+    from biprune.cli.device import use_machine
     from biprune.files import writable_folder
 
-    set_threads(None)
+    use_machine(None)
     dense_folder, ticket_folder = out / "dense", out / "bip-90"
     for folder in (dense_folder, ticket_folder):
         refuse_finished(folder, force=force)

@@ -14,18 +14,20 @@ def check_device(device: str) -> None:
         raise ValueError(f"`--device` {device!r} cannot be used here: {reason}") from None
 
 
-def set_threads(threads: int | None) -> None:
-    """Compute with so many threads; by default with as many as this process may have cores.
+def use_machine(threads: int | None) -> None:
+    """Compute with so many threads, by default as many as this process may have cores.
 
     Torch counts the machine's cores, also in a container that is given few of them, where threads
-    that wait for one another make everything slow.
+    that wait for one another make everything slow. Memory, once freed, is kept for the next step.
     """
     import torch
     from joblib import cpu_count
 
     from biprune.checks import check_whole
+    from biprune.heap import keep_freed_memory
 
     if threads is None:
         threads = min(torch.get_num_threads(), cpu_count())
     check_whole("--threads", threads, at_least=1)
     torch.set_num_threads(threads)
+    keep_freed_memory()

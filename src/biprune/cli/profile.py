@@ -42,14 +42,14 @@ def profile_command(
 
     Parameters, multiply-accumulates of one sample, size of the file, and latency.
     """
-    from biprune.cli.device import set_threads
+    from biprune.cli.device import use_machine
     from biprune.deploy.running.profile import profile
     from biprune.deploy.running.variants import ticket_variants
 
     sizes = options.numbers("--batches", batches, int)
     if min(sizes) < 1:
         raise ValueError(f"`--batches` takes sizes of at least 1, got {batches!r}.")
-    set_threads(threads)
+    use_machine(threads)
     opened = open_ticket(ticket, model, model_option)
     inputs = sample_input(opened, input_shape)
     small, notes = _small(opened, inputs)

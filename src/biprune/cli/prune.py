@@ -93,7 +93,7 @@ def prune_command(
 ) -> None:
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
-    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import build_model
     from biprune.deploy.files.artifact import read_metadata
     from biprune.groups import Groups
@@ -102,7 +102,7 @@ def prune_command(
     kept = None if budget is None else _parsed_budget(budget)
     Request(sparsity, structure, scope, kept, round_to)
     check_device(device)
-    set_threads(threads)
+    use_machine(threads)
     chosen = build_method(method, settings, epochs)
     given_options = own_options(model, model_option)
     source = read_metadata(dense, "dense")

@@ -51,7 +51,7 @@ def reproduce_command(
 
     The paper's numbers are drawn beside ours at scale paper, where the settings are the paper's.
     """
-    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.device import check_device, use_machine
     from biprune.comparing import stored_records
     from biprune.experiments.presets import PRESETS, get_preset
     from biprune.experiments.runner import Runner
@@ -63,7 +63,7 @@ def reproduce_command(
     if not names:
         raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")
     check_device(device)
-    set_threads(threads)
+    use_machine(threads)
     presets = [get_preset(name) for name in (PRESETS if names == ["all"] else names)]
     specs = [spec for preset in presets for spec in preset.specs(scale)]
     runner = Runner(Store(store), root=root, device=device)

@@ -66,7 +66,7 @@ def train_command(
 ) -> None:
     """Train a dense model by SGD, test it once, and save it with the states to rewind to."""
     from biprune import load_data, save_dense, train
-    from biprune.cli.device import check_device, set_threads
+    from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import build_model, check_model
     from biprune.deploy.files.artifact import read_metadata
     from biprune.training import Recipe
@@ -78,7 +78,7 @@ def train_command(
     model_options = {"width": width, **options.model_options(model_option)}
     check_model(model, model_options)
     check_device(device)
-    set_threads(threads)
+    use_machine(threads)
     folder = output_folder(out, force=force)
     dataset = load_data(
         data,

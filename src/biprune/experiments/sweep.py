@@ -14,6 +14,7 @@ import torch
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner, covered_by
 from biprune.experiments.spec import TRAIN, RunSpec
+from biprune.heap import keep_freed_memory
 
 
 def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:
@@ -85,3 +86,4 @@ def _attempts(
 def _start_worker(threads: int) -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
     torch.set_num_threads(threads)
+    keep_freed_memory()

@@ -93,17 +93,16 @@ class BiLevelOptimizer:
         if self._groups:
             check_choice("implicit_mask", implicit_mask, ("binary",))
             scores = self._groups.pool(scores)
-        # What is ranked: the scores themselves, or |theta| + scores in memory of its own.
-        self._ranked = side_by_side(scores)
-        self.scores = self._ranked
-        if follow_weights:
-            zeros = {name: torch.zeros_like(score) for name, score in scores.items()}
-            self.scores = side_by_side(zeros)
+        self.scores = side_by_side(scores)
         self._select = target.selector(weights if self._groups else None)
+        masks = self._select(self.scores, sparsity)
+        if follow_weights:  # it was |theta| that chose; from now on |theta| + scores does
+            for score in self.scores.values():
+                score.zero_()
         self._lower_level = MaskedSGD(
             model,
             weights,
-            self._select(self._ranked, sparsity),
+            masks,
             lr=lr,
             momentum=momentum,
             weight_decay=weight_decay,
@@ -181,15 +180,17 @@ class BiLevelOptimizer:
         return gradient.mul_(theta).addcmul_(masked, masked, value=-1 / self.gamma)
 
     def _upper_gradients_(
-        self, gradients: Mapping[str, Tensor], masked: Mapping[str, Tensor]
+        self, gradients: dict[str, Tensor], masked: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        return {name: self.upper_gradient_(name, g, masked[name]) for name, g in gradients.items()}
+        """Empties `gradients`, as `_move_mask` does: their memory must be free when it selects."""
+        names = list(gradients)
+        return {n: self.upper_gradient_(n, gradients.pop(n), masked[n]) for n in names}
 
-    def _move_mask(self, gradients: Mapping[str, Tensor]) -> None:
+    def _move_mask(self, gradients: dict[str, Tensor]) -> None:
         if self._groups:
             gradients = self._groups.add_up_gates(gradients)
-        for name, gradient in gradients.items():
-            self.scores[name].grad = gradient
+        for name in list(gradients):
+            self.scores[name].grad = gradients.pop(name)
         self.upper.step()
         for weight in self._masked.weights.values():
             weight.grad = None
@@ -197,19 +198,23 @@ class BiLevelOptimizer:
             score.grad = None
             if self.clamp_scores:
                 score.clamp_(0.0, 1.0)
-        if self.follow_weights:
-            self._follow()
-        self._masked.masks = self._select(self._ranked, self.sparsity)
+        self._masked.masks = self._select(self._ranked(), self.sparsity)
 
-    def _follow(self) -> None:
-        """ranked <- |theta| + scores, where theta is as the last theta-step left it."""
+    def _ranked(self) -> dict[str, Tensor]:
+        """What the mask is chosen by: the scores, or |theta| + scores if they follow the weights.
+
+        The sum takes the memory of the gradients, which are used up, and is not kept.
+        """
+        if not self.follow_weights:
+            return self.scores
         if self._groups:
             magnitudes = {name: theta.abs() for name, theta in self.theta.items()}
-            for name, pooled in self._groups.pool(magnitudes).items():
-                torch.add(pooled, self.scores[name], out=self._ranked[name])
-            return
-        for name, theta in self.theta.items():
-            torch.abs(theta, out=self._ranked[name]).add_(self.scores[name])
+            pooled = self._groups.pool(magnitudes)
+            return {name: score + pooled[name] for name, score in self.scores.items()}
+        ranked = side_by_side(self.theta)
+        for name, score in self.scores.items():
+            ranked[name].abs_().add_(score)
+        return ranked
 
     @torch.no_grad()
     def implicit_ratio(self) -> float:
