@@ -2,18 +2,26 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 from hand_records import epochs, failed, seeds
 
 from biprune.experiments.record import RunRecord
+from biprune.experiments.store import Store
 from claims import OUR_CLAIMS, PAPER, Runs, ahead, markdown, picking, same_cost, settles
 
 
 def of(
-    method: str, sparsity: float, *accuracies: float, length: int = 20, **fields: Any
+    method: str,
+    sparsity: float,
+    *accuracies: float,
+    length: int = 20,
+    made: dict[str, Any] | None = None,
+    **fields: Any,
 ) -> list[RunRecord]:
-    return seeds(method, sparsity, *accuracies, spec={"settings": {"epochs": length}}, **fields)
+    spec = {"model": "resnet8", "data": "cifar10", "settings": {"epochs": length}}
+    return seeds(method, sparsity, *accuracies, spec=spec | (made or {}), **fields)
 
 
 GMP = [record for s in (0.9, 0.95, 0.98) for record in of("gmp", s, 70.0, 71.0, 72.0)]
@@ -37,6 +45,8 @@ def test_a_claim_holds_where_every_difference_exceeds_its_error() -> None:
 
 def test_what_is_missing_is_not_judged() -> None:
     assert verdict(*of("bip", 0.9, 75.0)) == ("90 %: +5.00 (1)", "not judged: too few seeds")
+    numbers, said = verdict(*of("bip", 0.9, 75.0, 76.5))
+    assert (numbers, said) == ("90 %: +5.25 ± 0.25 (2)", "not judged: too few seeds")
     assert verdict(failed("bip", 0.9)) == ("", "not judged: too few seeds")
     other_length = of("bip", 0.9, 71.0, 72.0, length=10)
     other_setting = seeds("bip", 0.9, 71.0, 72.0, spec={"settings": {"epochs": 20, "lr": 0.2}})
@@ -66,3 +76,27 @@ def test_the_tables_have_only_what_was_run() -> None:
     )
     assert rows == [wanted]
     assert len(OUR_CLAIMS) > 5
+
+
+def test_filters_are_judged_apart_from_weights() -> None:
+    filters = {"structure": "filter"}
+    runs = [record for s in (0.4, 0.8) for record in of("omp", s, 60.0, 61.0, 62.0, made=filters)]
+    for sparsity, first in ((0.4, 61.0), (0.8, 60.5)):
+        runs += of("bip", sparsity, first, 62.0, 63.0, made=filters)
+    rows = [line for line in markdown(Runs(runs)).splitlines() if "`filter`" in line]
+    numbers = "40 %: +1.00 ± 0.00 (3), 80 %: +0.83 ± 0.17 (3)"
+    assert rows == [f"| on filters more accurate than omp | `filter` | {numbers} | holds |"]
+
+
+def test_other_networks_and_data_do_not_count() -> None:
+    other = of("bip", 0.9, 75.0, 76.0, 77.0, made={"data": "digits"})
+    assert verdict(*other) == ("", "not judged: too few seeds")
+
+
+def test_the_document_has_what_the_committed_records_say() -> None:
+    root = Path(__file__).parents[2]
+    document = (root / "docs/results.md").read_text(encoding="utf-8")
+    rows = markdown(Runs(Store(root / "docs/results/laptop"))).splitlines()
+    judged = [row for row in rows if "| `" in row]
+    assert judged
+    assert [row for row in judged if row not in document] == []
