@@ -5,9 +5,12 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from functools import partial
 from pathlib import Path
 
 import pytest
+
+import timing
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {
@@ -49,6 +52,21 @@ def test_memory_beyond_dense_training(tmp_path: Path) -> None:
     assert 13 <= row["bip"] <= 18
     assert 13 <= row["bip, one pass"] <= 18
     assert 13 <= row["BiP, default"] <= 18
+
+
+def test_a_ratio_is_to_the_base_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = 0.0
+    takes = {"base": iter([9.0, 1.0, 3.0, 5.0]), "other": iter([9.0, 5.0, 6.0])}  # first: warm-up
+
+    def run(name: str) -> None:
+        nonlocal now
+        now += next(takes[name])
+
+    monkeypatch.setattr("timing.time.perf_counter", lambda: now)
+    candidates = {name: partial(run, name) for name in takes}
+    seconds, ratios = timing.bracketed(candidates, "base", rounds=2)
+    assert seconds == 2.0  # of 1 and 3
+    assert ratios == {"other": 2.0}  # of 5 / 2 and 6 / 4
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("*.py")))
