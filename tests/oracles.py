@@ -60,6 +60,7 @@ class ReferenceBiP:
         weight_decay: float,
         implicit_gradient: bool = True,
         follow_weights: bool = False,
+        score_momentum: float | None = None,
     ) -> None:
         self.model = model
         self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
@@ -73,6 +74,7 @@ class ReferenceBiP:
         self.sparsity, self.dim = sparsity, dim
         self.lr, self.score_lr, self.gamma = lr, score_lr, gamma
         self.momentum, self.weight_decay = momentum, weight_decay
+        self.score_momentum = momentum if score_momentum is None else score_momentum
         self.threshold()
 
     def loss(self, m: dict[str, Tensor], theta: dict[str, Tensor], batch: tuple) -> Tensor:
@@ -121,7 +123,8 @@ class ReferenceBiP:
         assert g is not None
         g = g + wd * x
         buffer = self.momenta.get((kind, n))
-        self.momenta[kind, n] = g.clone() if buffer is None else self.momentum * buffer + g
+        momentum = self.score_momentum if kind == "m" else self.momentum
+        self.momenta[kind, n] = g.clone() if buffer is None else momentum * buffer + g
         return x - lr * self.momenta[kind, n]
 
     def threshold(self) -> None:

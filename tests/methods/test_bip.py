@@ -141,13 +141,22 @@ def test_score_inits(conv_net: nn.Module) -> None:
 
 @pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
-@pytest.mark.parametrize("steps", [("lower", "upper"), ("lower", "lower", "upper"), ("both",)])
+@pytest.mark.parametrize(
+    ("steps", "score_momentum"),
+    [
+        (("lower", "upper"), None),
+        (("lower", "lower", "upper"), 0.5),
+        (("both",), None),
+        (("both",), 0.0),
+    ],
+)
 def test_many_iterations_against_the_reference(
     conv_net: nn.Module,
     batches: list[tuple[Tensor, Tensor]],
     structure: str,
     layout: torch.memory_format,
     steps: tuple[str, ...],
+    score_momentum: float | None,
 ) -> None:
     """Masks equal and theta, scores and dense weights agree with Algorithm A1 spelt out."""
     settings = {
@@ -155,6 +164,7 @@ def test_many_iterations_against_the_reference(
         "score_lr": 10.0,
         "gamma": 0.7,
         "momentum": 0.9,
+        "score_momentum": score_momentum,
         "weight_decay": 1e-3,
     }
     model = conv_net.double().to(memory_format=layout)  # pyright: ignore[reportCallIssue]
@@ -191,6 +201,18 @@ def test_couple_gamma_decays_theta_by_gamma() -> None:
     # theta - 0.1 (m c + 3 theta), for the pruned weight too.
     expected = torch.tensor([[2.0 - 0.1 * (0.5 + 6.0), 1.0 - 0.1 * 3.0]], dtype=torch.float64)
     assert torch.allclose(opt.theta["weight"], expected)
+
+
+def test_adam_moves_scores_by_the_sign_of_a_steady_gradient() -> None:
+    model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
+    opt = BiLevelOptimizer(
+        model, 1 / 3, score_lr=0.25, score_optimizer="adam", implicit_gradient=False
+    )
+    for _ in range(3):  # theta * g is (3, -2, -2) throughout: the upper level leaves theta alone
+        backward(model, c)
+        opt.upper_step()
+    expected = torch.tensor([[3.0 - 0.75, 1.0 + 0.75, 2.0 + 0.75]], dtype=torch.float64)
+    assert torch.allclose(opt.scores["weight"], expected)
 
 
 def test_relaxed_mask_and_clamped_scores() -> None:

@@ -172,9 +172,11 @@ def agree(opt: BiLevelOptimizer, reference: ReferenceBiP) -> None:
         assert torch.allclose(opt.model.get_parameter(name), value, atol=1e-11)
 
 
-def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches) -> None:
+@pytest.mark.parametrize("mask_every", [1, 4])
+def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches, mask_every: int) -> None:
     """`BiP()` is one pass, a cubic ramp, two cosines, and masks that follow the weights."""
-    model, data, method = conv_net.double(), doubled(batches), BiP(epochs=3)
+    model, data = conv_net.double(), doubled(batches)
+    method = BiP(epochs=3, mask_every=mask_every)
     ticket = biprune.prune(model, data, method, sparsity=0.8)
     reference = ReferenceBiP(
         copy.deepcopy(model).train(),
@@ -195,7 +197,10 @@ def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches) -> None:
         reference.lr, reference.score_lr = method.lr * factor, method.score_lr * factor
         left = max(0.0, 1 - (number + 1) / steps / method.ramp)
         reference.sparsity = 0.8 * (1 - left**3)
+        before = reference.mask
         reference.both(batch)
+        if (number + 1) % mask_every and number + 1 < steps:
+            reference.mask = before
     for name, mask in ticket.masks.items():
         assert torch.equal(mask.double(), reference.mask[name])
         z = reference.mask[name] * reference.theta[name]
@@ -394,6 +399,9 @@ PAPER = {
     "score_lr": 0.1,
     "score_schedule": "cosine",
     "momentum": 0.9,
+    "score_momentum": None,  # the same
+    "score_optimizer": "sgd",
+    "mask_every": 1,
     "weight_decay": 5e-4,
     "warmup_epochs": 0.0,
     "gamma": 1.0,

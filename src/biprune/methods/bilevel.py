@@ -20,24 +20,31 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import device_of
 from biprune.checks import check_choice, check_positive
 from biprune.flat import side_by_side
 from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.methods.base import Target
-from biprune.methods.scores import ImplicitMask, ScoreInit, check_scores, initial_scores
+from biprune.methods.scores import (
+    ImplicitMask,
+    ScoreInit,
+    ScoreOptimizer,
+    check_scores,
+    initial_scores,
+    make_score_optimizer,
+)
 from biprune.parameters import Patterns
-from biprune.sgd import MaskedSGD, make_sgd
+from biprune.sgd import MaskedSGD
 from biprune.structure import Scope, Structure, get_structure
 
 
 class BiLevelOptimizer:
-    """theta, scores and mask of a model's prunable weights, each level with its own SGD.
+    """theta, scores and mask of a model's prunable weights, each level with its own optimizer.
 
     After a backward call `lower_step`, `upper_step`, or `step` for both. Everything trainable that
     is not prunable (norms, biases) is trained dense at the lower level. `sparsity` may be changed
-    between steps; the next selection is by it.
+    between steps; the next selection is by it. While `redraws` is False the mask stays as it is.
+    `score_momentum` None is `momentum`.
     """
 
     def __init__(
@@ -50,6 +57,8 @@ class BiLevelOptimizer:
         score_lr: float = 0.1,
         gamma: float = 1.0,
         momentum: float = 0.9,
+        score_momentum: float | None = None,
+        score_optimizer: ScoreOptimizer = "sgd",
         weight_decay: float = 5e-4,
         implicit_gradient: bool = True,
         implicit_mask: ImplicitMask = "binary",
@@ -64,7 +73,14 @@ class BiLevelOptimizer:
         seed: int = 0,
     ) -> None:
         check_positive("gamma", gamma)
-        check_scores(score_init, follow_weights, clamp_scores, implicit_mask)
+        check_scores(
+            score_init,
+            follow_weights,
+            clamp_scores,
+            implicit_mask,
+            score_optimizer,
+            score_momentum,
+        )
         self.model = model
         self.gamma = gamma
         self.implicit_gradient = implicit_gradient
@@ -72,12 +88,15 @@ class BiLevelOptimizer:
         self.follow_weights = follow_weights
         self.clamp_scores = clamp_scores
         self.sparsity = sparsity
+        self.redraws = True
         self.seed = seed
         self.settings: dict[str, Any] = {
             "lr": lr,
             "score_lr": score_lr,
             "gamma": gamma,
             "momentum": momentum,
+            "score_momentum": score_momentum,
+            "score_optimizer": score_optimizer,
             "weight_decay": weight_decay,
             "implicit_gradient": implicit_gradient,
             "implicit_mask": implicit_mask,
@@ -110,8 +129,11 @@ class BiLevelOptimizer:
         )
         self._masked = self._lower_level.masked
         self.lower = self._lower_level.optimizer
-        self.upper = make_sgd(
-            self.scores.values(), device_of(model), lr=score_lr, momentum=momentum
+        self.upper = make_score_optimizer(
+            score_optimizer,
+            self.scores.values(),
+            lr=score_lr,
+            momentum=momentum if score_momentum is None else score_momentum,
         )
 
     @property
@@ -198,7 +220,8 @@ class BiLevelOptimizer:
             score.grad = None
             if self.clamp_scores:
                 score.clamp_(0.0, 1.0)
-        self._masked.masks = self._select(self._ranked(), self.sparsity)
+        if self.redraws:
+            self._masked.masks = self._select(self._ranked(), self.sparsity)
 
     def _ranked(self) -> dict[str, Tensor]:
         """What the mask is chosen by: the scores, or |theta| + scores if they follow the weights.

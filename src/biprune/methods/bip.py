@@ -32,22 +32,21 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import chain
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 
-from biprune.batches import Batch, take
+from biprune.batches import Batch
 from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.methods.scores import ImplicitMask, ScoreInit, check_scores
+from biprune.methods.level_batches import BatchScheme, level_batches
+from biprune.methods.scores import ImplicitMask, ScoreInit, ScoreOptimizer, check_scores
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
 from biprune.training import Recipe
 
-BatchScheme = Literal["different", "reverse", "same"]
 SparsitySchedule = Literal["direct", "cubic"]
 
 
@@ -66,6 +65,8 @@ class BiP(TrainingMethod):
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
     `weight_decay`. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
+    The scores have a `score_momentum` of their own (None: `momentum`), and masks are drawn anew
+    every `mask_every` iterations and at the last.
     """
 
     name: ClassVar[str] = "bip"
@@ -80,6 +81,9 @@ class BiP(TrainingMethod):
     schedule: Shape = "cosine"
     score_lr: float = 0.3
     score_schedule: Shape = "cosine"
+    score_momentum: float | None = None
+    score_optimizer: ScoreOptimizer = "sgd"
+    mask_every: int = 1
     gamma: float = 1.0
     lower_steps: int = 1
     passes: int = 1
@@ -100,6 +104,7 @@ class BiP(TrainingMethod):
         super().__post_init__()
         LRSchedule(self.score_schedule)
         check_rate("score_lr", self.score_lr)
+        check_whole("mask_every", self.mask_every, at_least=1)
         check_positive("gamma", self.gamma)
         check_whole("lower_steps", self.lower_steps, at_least=1)
         check_choice("batches", self.batches, get_args(BatchScheme))
@@ -110,7 +115,14 @@ class BiP(TrainingMethod):
                 f"`batches` {self.batches!r} needs `passes` 2: with one pass the upper level has "
                 "no batch of its own."
             )
-        check_scores(self.score_init, self.follow_weights, self.clamp_scores, self.implicit_mask)
+        check_scores(
+            self.score_init,
+            self.follow_weights,
+            self.clamp_scores,
+            self.implicit_mask,
+            self.score_optimizer,
+            self.score_momentum,
+        )
         check_choice("sparsity_schedule", self.sparsity_schedule, get_args(SparsitySchedule))
         check_part("ramp", self.ramp)
         check_whole("retrain_epochs", self.retrain_epochs, at_least=0)
@@ -187,6 +199,8 @@ class BiPAlgorithm:
             score_lr=method.score_lr,
             gamma=method.gamma,
             momentum=method.momentum,
+            score_momentum=method.score_momentum,
+            score_optimizer=method.score_optimizer,
             weight_decay=method.weight_decay,
             implicit_gradient=method.implicit_gradient,
             implicit_mask=method.implicit_mask,
@@ -211,34 +225,10 @@ class BiPAlgorithm:
         return {**self._method.settings, **self._target.settings}
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """`lower_steps` batches, and one for the upper level if it has its own, `steps` times.
-
-        Whole passes over the loader, one after the other and never two at once: loaders with
-        persistent workers have a single iterator.
-        """
-        num_lower = self._method.lower_steps
+        """`lower_steps` batches, and one for the upper level if it has its own, `steps` times."""
+        method = self._method
         self._steps = self._steps_left = steps
-        if self._method.passes == 1:
-            return zip(*[take(batches, steps * num_lower)] * num_lower, strict=True)
-        if self._method.batches == "different":
-            stream = take(batches, steps * (num_lower + 1))
-            return self._rotated(zip(*[stream] * (num_lower + 1), strict=True))
-        lower = take(batches, steps * num_lower)
-        if self._method.batches == "same":
-            return ((*group, group[-1]) for group in zip(*[lower] * num_lower, strict=True))
-        first_pass = list(take(batches, steps))
-        lower = chain(first_pass, take(batches, steps * (num_lower - 1)))
-        return zip(*[lower] * num_lower, reversed(first_pass), strict=True)
-
-    def _rotated(self, groups: Iterator[Sequence[Batch]]) -> Iterator[Sequence[Batch]]:
-        """Swap the roles at each pass where passes hold whole groups.
-
-        Otherwise a loader that keeps its order would show each batch to one level alone.
-        """
-        roles = self._method.lower_steps + 1
-        for number, group in enumerate(groups):
-            turn = number * roles // self._steps if self._steps % roles == 0 else 0
-            yield (*group[turn:], *group[:turn])
+        return level_batches(batches, steps, method.lower_steps, method.passes, method.batches)
 
     def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
         """The theta-steps, then the m-step or both at once; the mean loss of their passes."""
@@ -257,7 +247,10 @@ class BiPAlgorithm:
         if self._steps_left == 0:
             self._implicit_ratio = optimizer.implicit_ratio()
         # The mask is drawn at the end of the step, so that the run's last one is at the target.
-        optimizer.sparsity = self._sparsity(done + 1 / (self._steps * method.epochs))
+        total = self._steps * method.epochs
+        number = round(done * total) + 1
+        optimizer.sparsity = self._sparsity(number / total)
+        optimizer.redraws = number == total or number % method.mask_every == 0
         optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss
 

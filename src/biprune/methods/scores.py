@@ -1,25 +1,35 @@
-"""What BiP's scores start from, and which of their settings go together."""
+"""What BiP's scores start from, what moves them, and which of their settings go together."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_choice
+from biprune.checks import check_choice, check_rate
 from biprune.methods.base import fan_in_bound, magnitudes, scaled_to_bound
 from biprune.seeding import drawing_generator
+from biprune.sgd import make_sgd
 
 ScoreInit = Literal["magnitude", "hydra", "random"]
 ImplicitMask = Literal["binary", "scores"]
+ScoreOptimizer = Literal["sgd", "adam"]
 
 
 def check_scores(
-    score_init: ScoreInit, follow_weights: bool, clamp_scores: bool, implicit_mask: ImplicitMask
+    score_init: ScoreInit,
+    follow_weights: bool,
+    clamp_scores: bool,
+    implicit_mask: ImplicitMask,
+    score_optimizer: ScoreOptimizer,
+    score_momentum: float | None,
 ) -> None:
     """Refuse settings of the scores that are unknown, or that do not go together."""
+    check_choice("score_optimizer", score_optimizer, get_args(ScoreOptimizer))
+    if score_momentum is not None:
+        check_rate("score_momentum", score_momentum)
     check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
     check_choice("score_init", score_init, get_args(ScoreInit))
     if follow_weights and (score_init, clamp_scores, implicit_mask) != (
@@ -51,3 +61,12 @@ def initial_scores(
         generator = drawing_generator(seed, next(iter(scores.values())).device)
         return {n: s.uniform_(0, fan_in_bound(s), generator=generator) for n, s in scores.items()}
     return scores
+
+
+def make_score_optimizer(
+    kind: ScoreOptimizer, scores: Collection[Tensor], *, lr: float, momentum: float
+) -> torch.optim.Optimizer:
+    """What steps the upper level, without decay; Adam has its own averages and no `momentum`."""
+    if kind == "adam":
+        return torch.optim.Adam(scores, lr=lr)
+    return make_sgd(scores, next(iter(scores)).device, lr=lr, momentum=momentum)

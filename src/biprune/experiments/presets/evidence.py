@@ -31,6 +31,11 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"score_lr": 1.0},
     {"score_lr": 3.0},
     {"score_schedule": "constant"},
+    {"score_momentum": 0.0, "score_lr": 3.0},
+    {"score_optimizer": "adam", "score_lr": 1e-4},
+    {"score_optimizer": "adam", "score_lr": 1e-3},
+    {"mask_every": 10},
+    {"mask_every": 50},
     {"lr": 0.01},
     {"lr": 0.03},
     {"lr": 0.3},
@@ -74,7 +79,8 @@ def _changed(size: Size, passes: int | None) -> list[RunSpec]:
     methods = [replace(BiP(), **change) for change in size.some(CHANGES)]
     if passes is not None:
         methods = [method.scaled(max(1, passes // method.passes)) for method in methods]
-    return expand(size, [RESNET20], methods, at=[0.95])
+    shorter, longer = (BiP().scaled(methods[0].epochs * n // 2) for n in (1, 4))
+    return expand(size, [RESNET20], [*methods, shorter, longer], at=[0.95])
 
 
 def _full_size(size: Size) -> list[RunSpec]:
