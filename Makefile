@@ -8,7 +8,7 @@ demo: .venv/ready
 	$(BIN)/biprune demo --force
 
 test: .venv/ready
-	$(BIN)/pytest
+	$(BIN)/pytest -n auto --dist worksteal
 
 lint: .venv/ready
 	$(BIN)/ruff check .
