@@ -135,6 +135,17 @@ def test_shortcut_a_is_the_strided_input_between_zero_channels():
     assert PaddedShortcut(1, 4, stride=2)(x).tolist() == [[zero, kept, zero, zero]]
 
 
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_the_gradient_of_shortcut_a_lies_as_its_input_does(layout):
+    x = torch.randn(2, 3, 5, 7).contiguous(memory_format=layout).requires_grad_()
+    upstream = torch.randn(2, 8, 3, 4).contiguous(memory_format=layout)
+    (gradient,) = torch.autograd.grad(PaddedShortcut(3, 8, stride=2)(x), x, upstream)
+    expected = torch.zeros(2, 3, 5, 7)
+    expected[:, :, ::2, ::2] = upstream[:, 2:5]
+    assert torch.equal(gradient, expected)
+    assert gradient.is_contiguous(memory_format=layout)
+
+
 def test_shortcut_a_is_used_in_the_two_blocks_that_downsample():
     model = create_model("resnet20")
     padded = {n: m for n, m in model.named_modules() if isinstance(m, PaddedShortcut)}
