@@ -125,7 +125,9 @@ def same_cost(runs: Runs) -> Finding:
         if bip and imp:
             ratio = fmean(r.backward_passes for r in imp) / bip[0].backward_passes
             parts.append(f"{percent_of(sparsity)}: IMP takes {ratio:.0f} times the passes")
-    return ", ".join(parts), "holds" if len(counts) == 1 and parts else "not judged"
+    if len(parts) < 2:
+        return ", ".join(parts), "not judged: too few sparsities"
+    return ", ".join(parts), "holds" if len(counts) == 1 else "does not hold"
 
 
 def settles(runs: Runs) -> Finding:
