@@ -227,7 +227,7 @@ OUR_CLAIMS: list[Claim] = [
         }.items()
     ),
     (
-        "as accurate as IMP, with a twentieth to a tenth of its passes",
+        "as accurate as IMP, with less than a tenth of its passes",
         "methods",
         ahead(OURS, picking("imp"), CLAIMED, or_equal=True),
     ),
