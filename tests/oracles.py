@@ -44,7 +44,8 @@ class ReferenceBiP:
 
     Unstructured or by filter or channel; the loss is `loss(logits, labels)` in train mode. Dense
     parameters (norms, biases) move at the lower level. With `follow_weights`, which the paper does
-    not have, scores start at 0 and |theta| + scores is what is ranked.
+    not have, scores start at 0 and |theta| + scores is what is ranked; with `freeze_pruned`, not in
+    it either, only kept weights decay and have momentum.
     """
 
     def __init__(
@@ -61,8 +62,11 @@ class ReferenceBiP:
         implicit_gradient: bool = True,
         follow_weights: bool = False,
         score_momentum: float | None = None,
+        nesterov: bool = False,
+        freeze_pruned: bool = False,
     ) -> None:
         self.model = model
+        self.nesterov, self.freeze_pruned = nesterov, freeze_pruned
         self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
         state = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.theta = {name: state[name] for name in prunable}
@@ -122,10 +126,14 @@ class ReferenceBiP:
     def sgd(self, kind: str, n: str, x: Tensor, g: Tensor | None, lr: float, wd: float) -> Tensor:
         assert g is not None
         g = g + wd * x
-        buffer = self.momenta.get((kind, n))
+        buffer = self.momenta.get((kind, n), torch.zeros_like(x))
+        if kind == "theta" and self.freeze_pruned:
+            g, buffer = self.mask[n] * g, self.mask[n] * buffer
         momentum = self.score_momentum if kind == "m" else self.momentum
-        self.momenta[kind, n] = g.clone() if buffer is None else momentum * buffer + g
-        return x - lr * self.momenta[kind, n]
+        buffer = self.momenta[kind, n] = momentum * buffer + g
+        if kind == "m" or not self.nesterov:
+            return x - lr * buffer
+        return x - lr * (g + momentum * buffer)
 
     def threshold(self) -> None:
         ranked = self.scores

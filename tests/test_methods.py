@@ -14,7 +14,8 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.methods import METHODS, Method
+from biprune.methods import METHODS, Method, get_method
+from biprune.methods.base import TrainingMethod
 from biprune.parameters import prunable
 from biprune.structure import get_structure
 
@@ -94,6 +95,18 @@ def pruned(
     return biprune.prune(
         model, data, method().scaled(EPOCHS), sparsity=sparsity, structure=structure, seed=seed
     )
+
+
+@pytest.mark.parametrize("name", [n for n, m in METHODS.items() if issubclass(m, TrainingMethod)])
+def test_nesterov_is_a_form_of_momentum(name: str, data: list, same_state) -> None:
+    def model(**settings: object) -> nn.Module:
+        return biprune.prune(
+            build(Net), data, get_method(name, settings, EPOCHS), sparsity=0.5
+        ).model
+
+    assert not same_state(model(nesterov=True), model(nesterov=False))
+    still = {"momentum": 0.0}
+    assert same_state(model(nesterov=True, **still), model(nesterov=False, **still))
 
 
 @methods

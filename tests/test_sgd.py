@@ -43,6 +43,15 @@ def test_gradients_of_any_layout(start, wanted, own, other):
     torch.testing.assert_close(parameter, wanted, rtol=1e-6, atol=1e-7)
 
 
+def test_nesterov_without_momentum_is_plain(start):
+    options = {**OPTIONS, "momentum": 0.0}
+    one, other = start.clone(), start.clone()
+    stepped(make_sgd([one], start.device, nesterov=True, **options), one, LAYOUTS[0])
+    stepped(make_sgd([other], start.device, **options), other, LAYOUTS[0])
+    assert torch.equal(one, other)
+    assert not torch.equal(one, start)
+
+
 def test_a_slice_with_gaps(start, wanted):
     wide = torch.zeros(6, 8, 3, 3)
     parameter = wide[:, ::2].copy_(start)

@@ -38,13 +38,15 @@ def half_masks(model: nn.Module) -> Masks:
     return select(scores, 0.5, get_structure("weight"))
 
 
-def test_sgd_against_torchs_own_loop(conv_net: nn.Module, batches: Batches) -> None:
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_sgd_against_torchs_own_loop(conv_net: nn.Module, batches: Batches, nesterov: bool) -> None:
     """Two epochs of `train` are the plain loop anyone would write."""
+    options = {"lr": 0.1, "nesterov": nesterov}
     result = biprune.train(
-        conv_net, batches, epochs=2, lr=0.1, schedule="cosine", channels_last=False
+        conv_net, batches, epochs=2, schedule="cosine", channels_last=False, **options
     )
     optimizer = torch.optim.SGD(
-        conv_net.parameters(), lr=0.1, momentum=0.9, weight_decay=5e-4, fused=True
+        conv_net.parameters(), momentum=0.9, weight_decay=5e-4, fused=True, **options
     )
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, T_max=8)
     losses = []

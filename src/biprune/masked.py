@@ -38,7 +38,7 @@ class Masked:
     def write(self) -> None:
         """z <- theta where kept, +0.0 elsewhere."""
         for name, weight in self.weights.items():
-            _where_kept(self.masks[name], self.theta[name], out=weight.data)
+            where_kept(self.masks[name], self.theta[name], out=weight.data)
 
     @contextmanager
     def masked_gradients(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
@@ -50,7 +50,7 @@ class Masked:
         masked = {name: self.weights[name].data for name in gradients}
         try:
             for name, gradient in gradients.items():
-                _where_kept(self.masks[name], gradient, out=masked[name])
+                where_kept(self.masks[name], gradient, out=masked[name])
             yield gradients, masked
         finally:  # also when interrupted: a gradient must not be left behind as a weight
             self.write()
@@ -70,7 +70,8 @@ class Masked:
         return gradients
 
 
-def _where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
+def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
+    """m * values into `out`, which may be `values` itself; no memory is taken for it."""
     torch.where(mask, values, values.new_zeros(()), out=out)
 
 
@@ -90,4 +91,4 @@ def mask_gradients_(weights: Mapping[str, nn.Parameter], masks: Masks) -> None:
     """Zero the gradient of pruned weights: with zero weight and momentum they then stay +0.0."""
     for name, weight in weights.items():
         if weight.grad is not None:
-            _where_kept(masks[name], weight.grad, out=weight.grad)
+            where_kept(masks[name], weight.grad, out=weight.grad)

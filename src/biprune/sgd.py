@@ -11,7 +11,7 @@ from torch.optim.sgd import sgd
 
 from biprune.batches import device_of
 from biprune.flat import in_memory_order, is_dense, same_layout
-from biprune.masked import Masked
+from biprune.masked import Masked, where_kept
 from biprune.masks import Masks
 from biprune.parameters import parameter_names
 
@@ -42,7 +42,7 @@ class SGD(torch.optim.SGD):
         params, grads = moved, [p.grad for p in moved]
         buffers: list[Tensor | None] = []
         if group["momentum"]:
-            buffers += [self._momentum(p) for p in moved]
+            buffers += [self.momentum_of(p) for p in moved]
         fused = bool(group["fused"]) and all(is_dense(p) for p in moved)
         if fused:
             params = [in_memory_order(p, p) for p in moved]
@@ -52,7 +52,7 @@ class SGD(torch.optim.SGD):
         options = {name: group[name] for name in names}
         sgd(params, grads, buffers, has_sparse_grad=False, foreach=False, fused=fused, **options)
 
-    def _momentum(self, parameter: Tensor) -> Tensor:
+    def momentum_of(self, parameter: Tensor) -> Tensor:
         """The momentum of `parameter` in its layout, zero before the first step."""
         state = self.state[parameter]
         buffer = state.get("momentum_buffer")
@@ -70,13 +70,15 @@ def make_sgd(
     lr: float,
     momentum: float,
     weight_decay: float = 0.0,
-) -> torch.optim.SGD:
-    """SGD in one fused kernel where the device has one."""
+    nesterov: bool = False,
+) -> SGD:
+    """SGD in one fused kernel where the device has one; without momentum `nesterov` is nothing."""
     return SGD(
         parameters,
         lr=lr,
         momentum=momentum,
         weight_decay=weight_decay,
+        nesterov=nesterov and momentum > 0,
         fused=device.type in ("cpu", "cuda"),
     )
 
@@ -87,11 +89,25 @@ def set_lr(optimizer: torch.optim.Optimizer, lr: float) -> None:
         group["lr"] = lr
 
 
+def unscale_(parameters: Iterable[nn.Parameter], loss_scale: float | Tensor) -> bool:
+    """Divide gradients by the loss scale in place; False if anything overflowed under it."""
+    gradients = [p.grad for p in parameters if p.grad is not None]
+    if not gradients:
+        raise ValueError("There are no gradients to step by: call loss.backward() first.")
+    if isinstance(loss_scale, float) and loss_scale == 1.0:
+        return True
+    for gradient in gradients:
+        gradient.div_(loss_scale)
+    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+
+
 class MaskedSGD:
     """SGD on theta of the prunable weights and on everything trainable that is not prunable.
 
-    The gradient of theta is m * g; pruned entries of theta have none, decay, and come back with the
-    value they have when the mask does. `theta_decay` None is `weight_decay`.
+    The gradient of theta is m * g. Pruned entries of theta have none, decay, and come back with the
+    value they have when the mask does; with `freeze_pruned` that is the value they had when they
+    were pruned: without decay, and without the momentum that was left. `theta_decay` None is
+    `weight_decay`.
     """
 
     def __init__(
@@ -104,17 +120,22 @@ class MaskedSGD:
         momentum: float,
         weight_decay: float,
         theta_decay: float | None = None,
+        nesterov: bool = False,
+        freeze_pruned: bool = False,
     ) -> None:
         self.masked = Masked(weights, masks)
         named = parameter_names(model).items()
         dense = [p for name, p in named if name not in self.theta and p.requires_grad]
-        theta_decay = weight_decay if theta_decay is None else theta_decay
+        decay = weight_decay if theta_decay is None else theta_decay
+        self._frozen = freeze_pruned
+        self._decay = decay if freeze_pruned else 0.0  # of kept weights alone; SGD decays all
         groups: list[dict[str, Any]] = [
-            {"params": list(self.theta.values()), "weight_decay": theta_decay}
+            {"params": list(self.theta.values()), "weight_decay": decay - self._decay}
         ]
         if dense:
             groups.append({"params": dense, "weight_decay": weight_decay})
-        self.optimizer = make_sgd(groups, device_of(model), lr=lr, momentum=momentum)
+        device = device_of(model)
+        self.optimizer = make_sgd(groups, device, lr=lr, momentum=momentum, nesterov=nesterov)
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -128,12 +149,24 @@ class MaskedSGD:
             self.apply(masked)
 
     def apply(self, masked_gradients: Mapping[str, Tensor]) -> None:
-        """Move theta by m * g, and the dense rest by its own gradients; z is left as it is."""
+        """Move theta by m * g, and the dense rest by its own gradients; z is left as it is.
+
+        Uses `masked_gradients` up.
+        """
         for name, gradient in masked_gradients.items():
             self.theta[name].grad = gradient
+            if self._frozen:
+                self._freeze(name, gradient)
         self.optimizer.step()
         for theta in self.theta.values():
             theta.grad = None
+
+    def _freeze(self, name: str, gradient: Tensor) -> None:
+        theta, mask = self.theta[name], self.masked.masks[name]
+        where_kept(mask, gradient.add_(theta, alpha=self._decay), out=gradient)
+        if self.optimizer.param_groups[0]["momentum"]:
+            momentum = self.optimizer.momentum_of(theta)
+            where_kept(mask, momentum, out=momentum)
 
     def state_dict(self) -> dict[str, Any]:
         """theta, masks and the optimizer's state; the dense rest is the model's own."""

@@ -44,6 +44,7 @@ class Recipe:
     milestones: tuple[float, ...] = (0.5, 0.75)
     decay: float = 0.1
     warmup_epochs: float = 0.0
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         check_whole("epochs", self.epochs, at_least=1)
@@ -78,6 +79,7 @@ class PlainSGD:
             lr=recipe.lr,
             momentum=recipe.momentum,
             weight_decay=recipe.weight_decay,
+            nesterov=recipe.nesterov,
         )
         if masks is not None:
             apply_masks_(model, masks)
@@ -202,6 +204,7 @@ def train(
     milestones: tuple[float, ...] = (0.5, 0.75),
     decay: float = 0.1,
     warmup_epochs: float = 0.0,
+    nesterov: bool = False,
     masks: Masks | None = None,
     seed: int = 0,
     loss: Loss | None = None,
@@ -231,7 +234,9 @@ def train(
     >>> result.cost.forward_passes == len(data.train)
     True
     """
-    recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs)
+    recipe = Recipe(
+        epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs, nesterov
+    )
     setup = make_setup(
         data,
         loss,

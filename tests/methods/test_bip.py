@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+from typing import Any
 
 import pytest
 import torch
@@ -142,12 +143,13 @@ def test_score_inits(conv_net: nn.Module) -> None:
 @pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
 @pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
 @pytest.mark.parametrize(
-    ("steps", "score_momentum"),
+    ("steps", "changes"),
     [
-        (("lower", "upper"), None),
-        (("lower", "lower", "upper"), 0.5),
-        (("both",), None),
-        (("both",), 0.0),
+        (("lower", "upper"), {}),
+        (("lower", "lower", "upper"), {"score_momentum": 0.5, "freeze_pruned": True}),
+        (("both",), {}),
+        (("both",), {"score_momentum": 0.0, "nesterov": True}),
+        (("both",), {"nesterov": True, "freeze_pruned": True}),
     ],
 )
 def test_many_iterations_against_the_reference(
@@ -156,7 +158,7 @@ def test_many_iterations_against_the_reference(
     structure: str,
     layout: torch.memory_format,
     steps: tuple[str, ...],
-    score_momentum: float | None,
+    changes: dict[str, Any],
 ) -> None:
     """Masks equal and theta, scores and dense weights agree with Algorithm A1 spelt out."""
     settings = {
@@ -164,8 +166,8 @@ def test_many_iterations_against_the_reference(
         "score_lr": 10.0,
         "gamma": 0.7,
         "momentum": 0.9,
-        "score_momentum": score_momentum,
         "weight_decay": 1e-3,
+        **changes,
     }
     model = conv_net.double().to(memory_format=layout)  # pyright: ignore[reportCallIssue]
     for norm in ("norm1", "norm2"):  # at a bias of 0 the ReLU hides a pruned filter's gradient
@@ -201,6 +203,29 @@ def test_couple_gamma_decays_theta_by_gamma() -> None:
     # theta - 0.1 (m c + 3 theta), for the pruned weight too.
     expected = torch.tensor([[2.0 - 0.1 * (0.5 + 6.0), 1.0 - 0.1 * 3.0]], dtype=torch.float64)
     assert torch.allclose(opt.theta["weight"], expected)
+
+
+def test_frozen_weights_come_back_as_they_were() -> None:
+    """What is pruned neither decays nor drifts by the momentum it had."""
+    model, c = linear_problem([2.0, 1.0], [1.0, 2.0])
+    settings = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "freeze_pruned": True}
+    opt = BiLevelOptimizer(model, 0.0, score_lr=0.0, **settings)
+    for sparsity in (0.5, 0.5, 0.0):  # each is that of the mask after the step
+        backward(model, c)
+        opt.sparsity = sparsity
+        opt.step()
+    # Both step once; the larger goes on by v <- v / 2 + 1 + theta / 10, and the other waits.
+    larger, speed = 2.0, 0.0
+    for _ in range(3):
+        speed = speed / 2 + 1.0 + 0.1 * larger
+        larger -= 0.1 * speed
+    waiting = 1.0 - 0.1 * (2.0 + 0.1)
+    expected = torch.tensor([[larger, waiting]], dtype=torch.float64)
+    assert torch.allclose(opt.theta["weight"], expected)
+    assert torch.equal(opt.theta["weight"], model.get_parameter("weight"))
+    backward(model, c)
+    opt.lower_step()  # it is back, its momentum is not
+    assert opt.theta["weight"][0, 1].item() == pytest.approx(waiting - 0.1 * (2.0 + 0.1 * waiting))
 
 
 def test_adam_moves_scores_by_the_sign_of_a_steady_gradient() -> None:

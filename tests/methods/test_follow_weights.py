@@ -190,6 +190,8 @@ def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches, mask_eve
         weight_decay=method.weight_decay,
         implicit_gradient=False,
         follow_weights=True,
+        nesterov=True,
+        freeze_pruned=True,
     )
     steps = 3 * len(data)
     for number, batch in enumerate(islice(cycle(data), steps)):
@@ -399,6 +401,7 @@ PAPER = {
     "score_lr": 0.1,
     "score_schedule": "cosine",
     "momentum": 0.9,
+    "nesterov": False,
     "score_momentum": None,  # the same
     "score_optimizer": "sgd",
     "mask_every": 1,
@@ -414,6 +417,7 @@ PAPER = {
     "follow_weights": False,
     "clamp_scores": False,
     "couple_gamma": False,
+    "freeze_pruned": False,
     "sparsity_schedule": "direct",
     "retrain_epochs": 0,
     "rewind_epoch": None,

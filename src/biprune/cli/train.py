@@ -26,6 +26,7 @@ LearningRate = Annotated[float, typer.Option(help="Learning rate.")]
 Momentum = Annotated[float, typer.Option(help="Momentum of SGD.")]
 WeightDecay = Annotated[float, typer.Option(help="Weight decay.")]
 Schedule = Annotated[options.Shape, typer.Option(help="Shape of the rate's decay.")]
+Nesterov = Annotated[bool, typer.Option("--nesterov", help="Nesterov's form of the momentum.")]
 WarmupEpochs = Annotated[float, typer.Option(help="Linear warm-up.")]
 RewindEpochs = Annotated[
     str | None,
@@ -45,6 +46,7 @@ def train_command(
     weight_decay: WeightDecay = 5e-4,
     schedule: Schedule = "step",
     warmup_epochs: WarmupEpochs = 0.0,
+    nesterov: Nesterov = False,
     rewind_epochs: RewindEpochs = None,
     seed: options.Seed = 0,
     width: options.Width = None,
@@ -71,7 +73,15 @@ def train_command(
     from biprune.deploy.files.artifact import read_metadata
     from biprune.training import Recipe
 
-    recipe = Recipe(epochs, lr, momentum, weight_decay, schedule, warmup_epochs=warmup_epochs)
+    recipe = Recipe(
+        epochs,
+        lr,
+        momentum,
+        weight_decay,
+        schedule,
+        warmup_epochs=warmup_epochs,
+        nesterov=nesterov,
+    )
     kept_epochs = None
     if rewind_epochs is not None:
         kept_epochs = options.numbers("--rewind-epochs", rewind_epochs, int)

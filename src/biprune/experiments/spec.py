@@ -30,6 +30,7 @@ DENSE_OPTIONS = (
     "milestones",
     "decay",
     "warmup_epochs",
+    "nesterov",
     "rewind_epochs",
 )
 

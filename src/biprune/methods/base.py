@@ -171,6 +171,7 @@ class TrainingMethod(Method):
     weight_decay: float = 5e-4
     schedule: Shape = "step"
     warmup_epochs: float = 0.0
+    nesterov: bool = False
 
     def __post_init__(self) -> None:
         self.recipe()
@@ -185,6 +186,7 @@ class TrainingMethod(Method):
             self.weight_decay,
             self.schedule,
             warmup_epochs=self.warmup_epochs * epochs / self.epochs,
+            nesterov=self.nesterov,
         )
 
     def data_passes(self, sparsity: float) -> float:

@@ -14,7 +14,7 @@ all-reduce of data-parallel training, and with any loss scale removed.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -34,7 +34,7 @@ from biprune.methods.scores import (
     make_score_optimizer,
 )
 from biprune.parameters import Patterns
-from biprune.sgd import MaskedSGD
+from biprune.sgd import MaskedSGD, unscale_
 from biprune.structure import Scope, Structure, get_structure
 
 
@@ -57,6 +57,7 @@ class BiLevelOptimizer:
         score_lr: float = 0.1,
         gamma: float = 1.0,
         momentum: float = 0.9,
+        nesterov: bool = False,
         score_momentum: float | None = None,
         score_optimizer: ScoreOptimizer = "sgd",
         weight_decay: float = 5e-4,
@@ -66,6 +67,7 @@ class BiLevelOptimizer:
         follow_weights: bool = False,
         clamp_scores: bool = False,
         couple_gamma: bool = False,
+        freeze_pruned: bool = False,
         scope: Scope | None = None,
         include: Patterns = None,
         exclude: Patterns = None,
@@ -95,6 +97,7 @@ class BiLevelOptimizer:
             "score_lr": score_lr,
             "gamma": gamma,
             "momentum": momentum,
+            "nesterov": nesterov,
             "score_momentum": score_momentum,
             "score_optimizer": score_optimizer,
             "weight_decay": weight_decay,
@@ -104,6 +107,7 @@ class BiLevelOptimizer:
             "follow_weights": follow_weights,
             "clamp_scores": clamp_scores,
             "couple_gamma": couple_gamma,
+            "freeze_pruned": freeze_pruned,
         }
         target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
         weights = target.weights(model)
@@ -126,6 +130,8 @@ class BiLevelOptimizer:
             momentum=momentum,
             weight_decay=weight_decay,
             theta_decay=gamma if couple_gamma else None,
+            nesterov=nesterov,
+            freeze_pruned=freeze_pruned,
         )
         self._masked = self._lower_level.masked
         self.lower = self._lower_level.optimizer
@@ -153,7 +159,7 @@ class BiLevelOptimizer:
         `loss_scale` is what the loss was multiplied by (AMP); with one, gradients that overflowed
         skip the step, and the answer is False.
         """
-        if not self._unscale_(self.model.parameters(), loss_scale):
+        if not unscale_(self.model.parameters(), loss_scale):
             return False
         self._lower_level.step()
         return True
@@ -166,7 +172,7 @@ class BiLevelOptimizer:
         Running averages aside, nothing else of the model changes. The gradients of the prunable
         weights are used up. `loss_scale` as in `lower_step`.
         """
-        if not self._unscale_(self._masked.weights.values(), loss_scale):
+        if not unscale_(self._masked.weights.values(), loss_scale):
             return False
         with self._masked.masked_gradients() as (gradients, masked):
             self._move_mask(self._upper_gradients_(gradients, masked))
@@ -179,7 +185,7 @@ class BiLevelOptimizer:
         One pass in place of the two that a `lower_step` and an `upper_step` need. Uses up the
         gradients as `upper_step` does; `loss_scale` as in `lower_step`.
         """
-        if not self._unscale_(self.model.parameters(), loss_scale):
+        if not unscale_(self.model.parameters(), loss_scale):
             return False
         with self._masked.masked_gradients() as (gradients, masked):
             upper = self._upper_gradients_(gradients, masked)
@@ -278,17 +284,6 @@ class BiLevelOptimizer:
             score.copy_(state["scores"][name])
         self.upper.load_state_dict(state["upper"])
         self.sparsity = state["sparsity"]
-
-    def _unscale_(self, parameters: Iterable[nn.Parameter], loss_scale: float | Tensor) -> bool:
-        """Divide gradients by the loss scale in place; False if anything overflowed under it."""
-        gradients = [p.grad for p in parameters if p.grad is not None]
-        if not gradients:
-            raise ValueError("There are no gradients to step by: call loss.backward() first.")
-        if isinstance(loss_scale, float) and loss_scale == 1.0:
-            return True
-        for gradient in gradients:
-            gradient.div_(loss_scale)
-        return all(bool(gradient.isfinite().all()) for gradient in gradients)
 
     def _masked_gradient(self, name: str, gradient: Tensor) -> Tensor:
         if self.implicit_mask == "scores":

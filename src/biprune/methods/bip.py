@@ -9,9 +9,10 @@ NeurIPS 2022. The mask is the upper problem, retraining the lower:
                  m <- top k of m~
 
 `PaperBiP` has the paper's settings. `BiP` has those that were best at equal passes
-(docs/results.md): both levels step by one gradient, the sparsity is raised gradually, and the mask
-is that of |theta| + m~, where m~ starts at 0: a learned correction to magnitudes that follow theta
-as it moves. On kept weights, the learning rates in a fixed proportion, the direct term adds up to
+(docs/results.md): both levels step by one gradient, theta by Nesterov's momentum and only where it
+is kept, the sparsity is raised gradually, and the mask is that of |theta| + m~, where m~ starts at
+0: a learned correction to magnitudes that follow theta as it moves. On kept weights, the learning
+rates in a fixed proportion, the direct term adds up to
 
     m~ ~ score_lr / lr * (theta_t^2 - theta_0^2) / 2  + what weight decay took from it
 
@@ -63,7 +64,8 @@ class BiP(TrainingMethod):
     "direct" prunes at once. With `follow_weights` the mask is chosen by |theta| + scores, which
     start at 0, otherwise by scores that start as `score_init` says.
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
-    `weight_decay`. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
+    `weight_decay`; `freeze_pruned` leaves pruned weights alone: they neither decay nor drift by the
+    momentum they had. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
     The scores have a `score_momentum` of their own (None: `momentum`), and masks are drawn anew
     every `mask_every` iterations and at the last.
@@ -75,10 +77,11 @@ class BiP(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
 
-    settings_version: ClassVar[int] = 2
+    settings_version: ClassVar[int] = 3
 
     epochs: int = 100
     schedule: Shape = "cosine"
+    nesterov: bool = True
     score_lr: float = 0.3
     score_schedule: Shape = "cosine"
     score_momentum: float | None = None
@@ -94,6 +97,7 @@ class BiP(TrainingMethod):
     follow_weights: bool = True
     clamp_scores: bool = False
     couple_gamma: bool = False
+    freeze_pruned: bool = True
     sparsity_schedule: SparsitySchedule = "cubic"
     ramp: float = 0.6
     retrain_epochs: int = 0
@@ -163,7 +167,13 @@ class BiP(TrainingMethod):
         note = "retrained from BiP's own weights"
         if self.rewind_epoch is not None:
             note = start.rewind_(self.rewind_epoch)
-        recipe = Recipe(self.retrain_epochs, self.retrain_lr, self.momentum, self.weight_decay)
+        recipe = Recipe(
+            self.retrain_epochs,
+            self.retrain_lr,
+            self.momentum,
+            self.weight_decay,
+            nesterov=self.nesterov,
+        )
         again = retrain_(start.model, pruned.masks, recipe, setup, note)
         history = [*pruned.history, *again.history]
         return replace(again, history=history, cost=pruned.cost + again.cost)
@@ -178,10 +188,12 @@ class PaperBiP(BiP):
     settings_version: ClassVar[int] = 1
 
     lr: float = 0.01
+    nesterov: bool = False
     score_lr: float = 0.1
     passes: int = 2
     implicit_gradient: bool = True
     follow_weights: bool = False
+    freeze_pruned: bool = False
     sparsity_schedule: SparsitySchedule = "direct"
 
 
@@ -199,6 +211,7 @@ class BiPAlgorithm:
             score_lr=method.score_lr,
             gamma=method.gamma,
             momentum=method.momentum,
+            nesterov=method.nesterov,
             score_momentum=method.score_momentum,
             score_optimizer=method.score_optimizer,
             weight_decay=method.weight_decay,
@@ -208,6 +221,7 @@ class BiPAlgorithm:
             follow_weights=method.follow_weights,
             clamp_scores=method.clamp_scores,
             couple_gamma=method.couple_gamma,
+            freeze_pruned=method.freeze_pruned,
             include=target.include,
             exclude=target.exclude,
             allow_empty=target.allow_empty,

@@ -78,6 +78,7 @@ class GMPAlgorithm:
             lr=method.lr,
             momentum=method.momentum,
             weight_decay=method.weight_decay,
+            nesterov=method.nesterov,
         )
         self._schedule = method.recipe().lr_schedule()
         self._last_masks = everything

@@ -101,6 +101,7 @@ class HydraAlgorithm:
             lr=method.score_lr,
             momentum=method.momentum,
             weight_decay=method.weight_decay,
+            nesterov=method.nesterov,
         )
         self._schedule = method.recipe().lr_schedule()
         self._last_masks = self.masked.masks

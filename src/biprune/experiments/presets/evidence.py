@@ -8,12 +8,14 @@ from typing import Any
 from biprune.experiments.presets.base import RESNET20, Preset, distinct, expand, sized
 from biprune.experiments.presets.scales import Size
 from biprune.experiments.spec import RunSpec
-from biprune.methods import BiP
+from biprune.methods import GMP, IMP, BiP, Method
 
 HIGH = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
 STRONG = ("bip", "bip-paper", "gmp", "hydra", "imp", "omp", "magnitude")
-RIVALS = ("bip", "bip-paper", "gmp", "hydra", "omp", "magnitude")  # that cost as much as BiP
+# At equal cost and with equal optimizers, whichever of the two is taken.
+CLOSEST = (BiP(), GMP(), BiP(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
+FIFTH = 5  # BiP is to match IMP with this part of its passes
 OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
 WHOLE = (0.738, 0.9)  # the paper's sparsity for ResNet-20, and one beyond its winning tickets
 # Each a change to BiP's own settings. Those chosen are first, as in all studies: none at all.
@@ -36,6 +38,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"score_optimizer": "adam", "score_lr": 1e-3},
     {"mask_every": 10},
     {"mask_every": 50},
+    {"nesterov": False},
+    {"freeze_pruned": False},
     {"lr": 0.01},
     {"lr": 0.03},
     {"lr": 0.3},
@@ -53,16 +57,30 @@ CHANGES: tuple[dict[str, Any], ...] = (
 
 def _methods(size: Size) -> list[RunSpec]:
     single = size.paper_bip(passes=1, lr=0.1, epochs=size.passes or BiP.paper().epochs)
-    longer = BiP() if size.passes is None else BiP().scaled(2 * size.passes)  # IMP takes far more
     more = replace(size, seeds=size.claim_seeds)
     return distinct(
         [
             *expand(size, [RESNET20], [*STRONG, single], at=HIGH),
             *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
-            *expand(size, [RESNET20], [longer], at=CLAIMED),
-            *expand(more, [RESNET20], RIVALS, at=CLAIMED),
+            *(
+                spec
+                for sparsity in size.near(CLAIMED)
+                for spec in expand(size, [RESNET20], [_fifth_of_imp(size, sparsity)], at=[sparsity])
+            ),
+            *expand(more, [RESNET20], [_within(size, method) for method in CLOSEST], at=CLAIMED),
         ]
     )
+
+
+def _within(size: Size, method: Method) -> Method:
+    return method if size.passes is None else method.scaled(size.passes)
+
+
+def _fifth_of_imp(size: Size, sparsity: float) -> Method:
+    """BiP as long as a fifth of what IMP takes to this sparsity alone; the paper's is far less."""
+    if size.passes is None:
+        return BiP()
+    return BiP().scaled(int(IMP().scaled(size.passes).data_passes(sparsity)) // FIFTH)
 
 
 def _settings(size: Size) -> list[RunSpec]:
@@ -92,7 +110,7 @@ def _full_size(size: Size) -> list[RunSpec]:
             models={},
             data=None,
             data_options={"val_fraction": 0.0},
-            dense={"epochs": 30},
+            dense={"epochs": 30, "schedule": "cosine"},  # steps need more epochs for 90 %
             sparsities=WHOLE,
         )
     return expand(size, [RESNET20], ["bip"], at=WHOLE)
