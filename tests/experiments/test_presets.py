@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 import re
 from collections import Counter
 from functools import cache
@@ -116,6 +117,25 @@ def test_bip_is_there_as_published_and_in_comparisons_also_as_it_is(
 def test_settings_are_not_judged_by_the_seeds_that_chose_them(scale: Scale) -> None:
     size = SIZES[scale]
     assert not {*size.study_seeds} & {*size.seeds, *size.claim_seeds}
+
+
+def test_bip_gets_a_fifth_of_imps_passes() -> None:
+    ours = of("methods", "bip", "laptop")
+    longer = {s.sparsity: s.settings["epochs"] for s in ours if s.settings["epochs"] > 20}
+    assert longer == {0.9: 44, 0.95: 56, 0.98: 72}  # 20 epochs in each of 11, 14 and 18 rounds
+    for sparsity, passes in longer.items():
+        assert passes == IMP(epochs=20).data_passes(sparsity) / 5
+
+
+@pytest.mark.parametrize(
+    ("method", "changes"),
+    [("bip", {"nesterov": False, "freeze_pruned": False}), ("gmp", {"nesterov": True})],
+)
+def test_the_closest_have_each_others_optimizer_too(method: str, changes: dict[str, bool]) -> None:
+    runs = [(s.settings, s.sparsity, s.seed) for s in of("methods", method, "laptop")]
+    for sparsity, seed in itertools.product((0.9, 0.95, 0.98), range(5)):
+        assert ({"epochs": 20}, sparsity, seed) in runs
+        assert ({"epochs": 20, **changes}, sparsity, seed) in runs
 
 
 def test_the_full_size_is_the_papers_also_on_a_laptop() -> None:

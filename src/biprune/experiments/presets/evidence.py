@@ -8,14 +8,13 @@ from typing import Any
 from biprune.experiments.presets.base import RESNET20, Preset, distinct, expand, sized
 from biprune.experiments.presets.scales import Size
 from biprune.experiments.spec import RunSpec
-from biprune.methods import GMP, IMP, BiP, Method
+from biprune.methods import GMP, IMP, BiP
 
 HIGH = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
 STRONG = ("bip", "bip-paper", "gmp", "hydra", "imp", "omp", "magnitude")
-# At equal cost and with equal optimizers, whichever of the two is taken.
+# The strongest at equal cost, each with the other's optimizer too.
 CLOSEST = (BiP(), GMP(), BiP(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
-FIFTH = 5  # BiP is to match IMP with this part of its passes
 OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
 WHOLE = (0.738, 0.9)  # the paper's sparsity for ResNet-20, and one beyond its winning tickets
 # Each a change to BiP's own settings. Those chosen are first, as in all studies: none at all.
@@ -58,29 +57,28 @@ CHANGES: tuple[dict[str, Any], ...] = (
 def _methods(size: Size) -> list[RunSpec]:
     single = size.paper_bip(passes=1, lr=0.1, epochs=size.passes or BiP.paper().epochs)
     more = replace(size, seeds=size.claim_seeds)
+    closest = [m if size.passes is None else m.scaled(size.passes) for m in CLOSEST]
     return distinct(
         [
             *expand(size, [RESNET20], [*STRONG, single], at=HIGH),
             *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
-            *(
-                spec
-                for sparsity in size.near(CLAIMED)
-                for spec in expand(size, [RESNET20], [_fifth_of_imp(size, sparsity)], at=[sparsity])
-            ),
-            *expand(more, [RESNET20], [_within(size, method) for method in CLOSEST], at=CLAIMED),
+            *_fifths_of_imp(size),
+            *expand(more, [RESNET20], closest, at=CLAIMED),
         ]
     )
 
 
-def _within(size: Size, method: Method) -> Method:
-    return method if size.passes is None else method.scaled(size.passes)
-
-
-def _fifth_of_imp(size: Size, sparsity: float) -> Method:
-    """BiP as long as a fifth of what IMP takes to this sparsity alone; the paper's is far less."""
+def _fifths_of_imp(size: Size) -> list[RunSpec]:
+    """BiP with a fifth of what IMP takes to each sparsity alone; the paper's is far shorter."""
     if size.passes is None:
-        return BiP()
-    return BiP().scaled(int(IMP().scaled(size.passes).data_passes(sparsity)) // FIFTH)
+        return []
+    imp = IMP().scaled(size.passes)
+    fifths = {s: int(imp.data_passes(s)) // 5 for s in size.near(CLAIMED)}
+    return [
+        spec
+        for sparsity, passes in fifths.items()
+        for spec in expand(size, [RESNET20], [BiP().scaled(passes)], at=[sparsity])
+    ]
 
 
 def _settings(size: Size) -> list[RunSpec]:
