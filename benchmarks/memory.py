@@ -4,8 +4,7 @@ python benchmarks/memory.py --models resnet18 --batches 2 64
 
 Two iterations of each kind, their optimizers included; bytes are those that torch's allocator gave
 out and took back. With a small batch the weights decide where the peak lies, with a large one the
-activations do. theta, scores, one more momentum and the mask are 13 bytes a weight; masks that
-follow the weights, as BiP's do by default, take four more for what is ranked.
+activations do. theta, scores, one more momentum and the mask are 13 bytes a weight.
 """
 
 from __future__ import annotations

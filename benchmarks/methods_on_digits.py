@@ -11,13 +11,13 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import statistics
 from pathlib import Path
 from typing import Any
 
 import biprune
 from biprune.experiments.environment import environment
+from biprune.experiments.grid import with_passes
 from biprune.methods import METHODS
 
 
@@ -39,7 +39,7 @@ def main() -> None:
         dense = biprune.train(model, data, epochs=options.epochs, seed=seed)
         record(accuracies, passes, "dense", dense)
         for name in options.methods:
-            method = with_budget(name, options.sparsity, options.epochs)
+            method = with_passes(METHODS[name](), options.sparsity, options.epochs)
             ticket = biprune.prune(dense, data, method, sparsity=options.sparsity, seed=seed)
             record(accuracies, passes, name, ticket)
             print(f"seed {seed} {name} {ticket.accuracy:.2f}", flush=True)
@@ -48,13 +48,6 @@ def main() -> None:
     if options.json:
         content = {"settings": {**vars(options), "json": None}, "rows": rows, **environment()}
         options.json.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-
-
-def with_budget(name: str, sparsity: float, epochs: int) -> biprune.Method:
-    """The method, scaled so that its training makes `epochs` passes over the data."""
-    default = METHODS[name]()
-    share = default.data_passes(sparsity) / default.epochs  # pyright: ignore[reportAttributeAccessIssue]
-    return default.scaled(max(1, math.floor(epochs / share)))
 
 
 def record(accuracies: dict, passes: dict, name: str, result: Any) -> None:

@@ -33,7 +33,7 @@ def ticket(batches: Batches) -> biprune.Ticket:
         epochs=1,
         seed=4,
         evaluate=lambda model: 12.5,
-        gamma=0.5,
+        ramp=0.5,
     )
 
 
@@ -47,7 +47,7 @@ def test_a_ticket_comes_back_bit_for_bit(
     assert loaded.masks.structure == ticket.masks.structure
     for field in ("accuracy", "cost", "history", "method", "settings", "sparsity", "seed"):
         assert getattr(loaded, field) == getattr(ticket, field)
-    assert loaded.settings["gamma"] == 0.5
+    assert loaded.settings["ramp"] == 0.5
     again = biprune.load_ticket(loaded.save(tmp_path / "again"))
     assert same_state(again.model, ticket.model)
 

@@ -50,7 +50,7 @@ def prune(
     """Prune a copy of `model` to exactly `sparsity`; the input is not changed.
 
     `model` is a `TrainResult`, whose earlier states methods may rewind to, or any module. `method`
-    is a name, with its settings as keywords, or an object such as `BiP(gamma=0.5)`; `epochs` scales
+    is a name, with its settings as keywords, or an object such as `BiP(ramp=0.8)`; `epochs` scales
     whatever it counts in epochs, but for what the settings fix. `structure` is "weight", "filter",
     "channel", "group" (coupled filters, all of which `Ticket.shrink` can remove) or n:m such as
     "2:4", which takes no `sparsity`; `scope` ranks its units over the whole model ("global") or

@@ -144,7 +144,10 @@ class MaskedSGD:
 
     @torch.no_grad()
     def step(self) -> None:
-        """theta <- theta - lr * (m * g + decay * theta), the dense rest likewise; then z."""
+        """theta <- theta - lr * (m * g + decay * theta), the dense rest likewise; then z.
+
+        The decay is m * decay * theta with `freeze_pruned`.
+        """
         with self.masked.masked_gradients() as (_, masked):
             self.apply(masked)
 

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -67,6 +68,19 @@ def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:
     assert steps == []
     runner.run(spec("gmp"))
     assert set(steps) == {"gmp"}  # the dense run is shared
+
+
+def test_records_that_came_without_their_dense_models(tmp_path: Path) -> None:
+    runner = Runner(Store(tmp_path))
+    before = runner.run(spec("omp"))
+    assert before is not None
+    shutil.rmtree(tmp_path / "dense")
+    assert runner.run(spec("omp")) == before
+    assert not (tmp_path / "dense").exists()  # nothing needed it
+    (record,) = sweep([spec("gmp")], runner)
+    assert (record.status, record.dense_accuracy) == ("done", before.dense_accuracy)
+    shutil.rmtree(tmp_path / "dense")
+    assert timeless(runner.run(spec("random")))["status"] == "done"
 
 
 def test_one_deep_run_of_imp_fills_its_curve(tmp_path: Path) -> None:

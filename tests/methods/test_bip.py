@@ -406,6 +406,23 @@ def test_history_tells_how_the_mask_moved(
     assert ticket.history[0]["flip_rate"] > 0
 
 
+def test_a_gamma_that_nothing_uses_is_refused() -> None:
+    with pytest.raises(ValueError, match=r"`gamma` 0\.5 would change nothing.*implicit_gradient"):
+        BiP(gamma=0.5)
+    assert BiP(gamma=0.5, implicit_gradient=True).gamma == 0.5
+    assert BiP(gamma=0.5, couple_gamma=True).gamma == 0.5
+    assert BiP(gamma=1.0) == BiP()
+
+
+@pytest.mark.parametrize("name", ["follow_weights", "freeze_pruned"])
+def test_a_state_of_another_kind_is_refused(conv_net: nn.Module, name: str) -> None:
+    one, other = (BiLevelOptimizer(conv_net, 0.5, **{name: value}) for value in (True, False))
+    state = one.state_dict()
+    with pytest.raises(ValueError, match=f"of an optimizer with {name}=True, .* with False"):
+        other.load_state_dict(state)
+    one.load_state_dict(state)
+
+
 def test_scaling_keeps_a_retraining() -> None:
     method = BiP(epochs=100, retrain_epochs=10, warmup_epochs=20, rewind_epoch=1).scaled(2)
     assert (method.epochs, method.retrain_epochs, method.warmup_epochs) == (2, 1, 0.4)

@@ -67,10 +67,10 @@ def test_variants_are_labelled_by_what_differs() -> None:
         return summarise(records)[0].labels
 
     assert labels({"epochs": 5}) == ["bip"]
-    assert labels({}, {"gamma": 0.5}) == ["bip", "bip (gamma=0.5)"]
-    assert labels({"epochs": 5, "gamma": 2.0}, {"epochs": 5, "gamma": 0.5}) == [
-        "bip (gamma=0.5)",
-        "bip (gamma=2)",
+    assert labels({}, {"ramp": 0.5}) == ["bip", "bip (ramp=0.5)"]
+    assert labels({"epochs": 5, "score_lr": 2.0}, {"epochs": 5, "score_lr": 0.5}) == [
+        "bip (score_lr=0.5)",
+        "bip (score_lr=2)",
     ]
     published = labels({"batches": "same"}, {"implicit_gradient": False}, method="bip-paper")
     assert published == ["bip-paper (batches=same)", "bip-paper (implicit_gradient=False)"]
@@ -156,6 +156,8 @@ def test_holes_are_listed_with_their_error() -> None:
             run("imp", 0.9, 0, None),
             run("imp", 0.9, 1, float("nan")),
             *seeds("omp", 0.5, 90.0, 91.0),
+            *seeds("gmp", 0.5, 90.0, 91.0),
+            run("gmp", 0.9, 1, 90.0),
         ]
     )
     assert comparison.holes == (
@@ -163,14 +165,13 @@ def test_holes_are_listed_with_their_error() -> None:
         Hole("imp", 0.5, 1, "it broke"),
         Hole("imp", 0.9, 0, "finished with test accuracy None"),
         Hole("imp", 0.9, 1, "finished with test accuracy nan"),
-        Hole("omp", 0.9, 0, "no record"),
-        Hole("omp", 0.9, 1, "no record"),
+        Hole("gmp", 0.9, 0, "no record"),  # and none of omp, which was not to run there
     )
     grid = comparison.grid()
     assert grid["imp"][0.5].accuracy.values == [90.0]
     assert grid["imp"][0.9] is None
     assert grid["omp"][0.9] is None
-    assert list(grid) == ["bip", "imp", "omp"]
+    assert list(grid) == ["bip", "imp", "omp", "gmp"]
     assert comparison.dense.by_seed == {0: 90.0}
 
 

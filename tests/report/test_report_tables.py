@@ -44,11 +44,16 @@ def test_the_cost_table() -> None:
             run("bip", 0.9, 0, backward_passes=12_000, seconds=100.0),
             run("bip", 0.9, 1, backward_passes=12_000, seconds=101.0),
             run("imp", 0.9, 0, backward_passes=36_000, seconds=3000.0),
+            run("imp", 0.5, 0, backward_passes=18_000, seconds=1500.0),
+            run("imp", 0.5, 1, backward_passes=18_000, seconds=1500.0),
         ]
     )
     rows = cost_table(comparison).rows
-    assert rows["bip"] == [Entry("12,000 / 100 s", marks=("†",))]
-    assert rows["imp"] == [Entry("36,000 / 3,000 s", marks=("†", "‡"), error="seed 1: no record")]
+    assert rows["bip"] == [Entry("-"), Entry("12,000 / 100 s", marks=("†",))]
+    assert rows["imp"] == [
+        Entry("18,000 / 1,500 s"),
+        Entry("36,000 / 3,000 s", marks=("†", "‡"), error="seed 1: no record"),
+    ]
 
 
 def test_the_table_of_differences() -> None:

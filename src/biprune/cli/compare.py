@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 $ biprune compare resnet8 digits --sparsities 0.8,0.95 --passes 20 \\
     --dense-epochs 20 --report report.html
-$ biprune compare resnet20 cifar10 --method bip --method bip:passes=1:lr=0.1 \\
+$ biprune compare resnet20 cifar10 --method bip --method bip:score_lr=0.1 \\
     --method imp --sparsities 0.9 --seeds 0,1,2 --workers 2
 Run the same command again after a kill: what is recorded is not run again."""
 
@@ -44,6 +44,7 @@ def compare_command(
     passes: Annotated[
         int | None,
         typer.Option(
+            min=1,
             help="Passes over the data of each run; of each round for imp.",
             show_default="the method's",
         ),

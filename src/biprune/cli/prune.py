@@ -23,7 +23,7 @@ $ biprune prune runs/dense --method omp --sparsity 0.9 --out runs/omp90
 $ biprune prune runs/dense --sparsity 0.5 --structure filter --out runs/f50
 $ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
 $ biprune prune runs/dense --structure 2:4 --out runs/two-of-four
-$ biprune prune runs/dense --sparsity 0.9 --set gamma=0.5 --set lr=0.1 \\
+$ biprune prune runs/dense --sparsity 0.9 --set score_lr=0.1 --set ramp=0.8 \\
     --exclude head --out runs/bip90-tuned
 $ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
 Run the same command again after a kill: it goes on where it was."""

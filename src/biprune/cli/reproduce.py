@@ -49,7 +49,7 @@ def reproduce_command(
 ) -> None:
     """Repeat a figure or table of the BiP paper: run what is missing, then tables and a page.
 
-    The paper's numbers are drawn beside ours at scale paper, where the settings are the paper's.
+    At scale paper, where the settings are the paper's, its accuracies are drawn beside ours.
     """
     from biprune.cli.device import check_device, use_machine
     from biprune.comparing import stored_records

@@ -8,6 +8,9 @@ from dataclasses import replace
 from itertools import product
 from typing import Any
 
+from pydantic import ValidationError
+
+from biprune.checks import check_whole
 from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP, Method, get_method
 
@@ -32,9 +35,11 @@ def grid(
     `dense` are options of `train`. IMP stops at every sparsity of the grid, so that one deep run
     passes them all.
     """
+    if passes is not None:
+        check_whole("passes", passes, at_least=1)
     chosen = [get_method(method, {}) for method in methods]
     specs = [
-        RunSpec(
+        _spec(
             model=model,
             data=data,
             method=method.name,
@@ -49,6 +54,15 @@ def grid(
         for seed, structure, sparsity, method in product(seeds, structures, sparsities, chosen)
     ]
     return list({spec.key: spec for spec in specs}.values())
+
+
+def _spec(**fields: Any) -> RunSpec:
+    try:
+        return RunSpec(**fields)
+    except ValidationError as error:
+        first = error.errors()[0]
+        said = first.get("ctx", {}).get("error", first["msg"])  # what our own check said
+        raise ValueError(str(said)) from None
 
 
 def with_passes(method: Method, sparsity: float, passes: int) -> Method:

@@ -38,9 +38,14 @@ class Runner:
     progress: Callable[[RunSpec, Event], None] | None = None
 
     def finished(self, spec: RunSpec) -> RunRecord | None:
-        """The record of a run that was successful."""
+        """The record of a run that was successful; of a dense one whose model is there too.
+
+        Records may be handed on without the models, which are run again where they are needed.
+        """
         record = self.store.get(spec)
-        return record if record is not None and record.status == "done" else None
+        if record is None or record.status != "done":
+            return None
+        return record if spec.method != TRAIN or self.store.dense_folder(spec).exists() else None
 
     def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
         """The record of `spec`, run now if need be; None if another process runs it and not `wait`.
@@ -110,9 +115,11 @@ class Runner:
         return _pruned(spec, ticket)
 
     def _dense(self, spec: RunSpec) -> TrainResult:
-        record = self.store.get(spec) or self.run(spec)
+        record = self.store.get(spec)
+        if record is None or record.status == "done":  # a sweep has tried a failed one before
+            record = self.run(spec)
         assert record is not None
-        if record.status == "failed":  # a sweep has tried it again before
+        if record.status == "failed":
             raise RuntimeError(f"The dense run failed: {record.error}")
         dense = load_dense(self.store.dense_folder(spec), self._model(spec, self._data(spec)))
         dense.model.to(self.device)

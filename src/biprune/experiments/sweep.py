@@ -77,7 +77,7 @@ def _attempts(
                     child.terminate()
                 raise
     except BrokenProcessPool:
-        raise RuntimeError(
+        raise OSError(
             "A worker process died, perhaps for want of memory. What is finished is kept: run the "
             "same again, with fewer `workers`."
         ) from None

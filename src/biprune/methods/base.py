@@ -125,7 +125,7 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A pruning method: its fields are its settings, the paper's by default.
+    """A pruning method: its fields are its settings, by default those of its paper (BiP: ours).
 
     `starts_from` says which weights it scores: those of the trained model ("dense") or of the
     untrained one ("init"). `retrains` says whether it trains the pruned model anew.

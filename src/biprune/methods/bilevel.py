@@ -44,7 +44,8 @@ class BiLevelOptimizer:
     After a backward call `lower_step`, `upper_step`, or `step` for both. Everything trainable that
     is not prunable (norms, biases) is trained dense at the lower level. `sparsity` may be changed
     between steps; the next selection is by it. While `redraws` is False the mask stays as it is.
-    `score_momentum` None is `momentum`.
+    `nesterov` is theta's alone; `score_momentum` None is `momentum`. With `freeze_pruned` pruned
+    entries of theta stay as they are.
     """
 
     def __init__(
@@ -148,6 +149,11 @@ class BiLevelOptimizer:
         return self._masked.theta
 
     @property
+    def _kind(self) -> dict[str, bool]:
+        """What a state must share to mean the same."""
+        return {n: self.settings[n] for n in ("follow_weights", "freeze_pruned")}
+
+    @property
     def masks(self) -> Masks:
         """The mask that the module's weights show now."""
         return self._masked.masks
@@ -155,6 +161,8 @@ class BiLevelOptimizer:
     @torch.no_grad()
     def lower_step(self, loss_scale: float | Tensor = 1.0) -> bool:
         """theta <- theta - lr * (m * g + weight_decay * theta), and the dense rest by SGD.
+
+        With `freeze_pruned` theta <- theta - lr * m * (g + weight_decay * theta).
 
         `loss_scale` is what the loss was multiplied by (AMP); with one, gradients that overflowed
         skip the step, and the answer is False.
@@ -268,17 +276,18 @@ class BiLevelOptimizer:
             "scores": self.scores,
             "upper": self.upper.state_dict(),
             "sparsity": self.sparsity,
-            "follow_weights": self.follow_weights,
+            **self._kind,
         }
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`; the model's weights are written from theta and masks."""
-        if state["follow_weights"] != self.follow_weights:
-            raise ValueError(
-                f"The state is of scores with follow_weights={state['follow_weights']}, which mean "
-                f"something else with {self.follow_weights}. Build the optimizer as it was."
-            )
+        for name, own in self._kind.items():
+            if state[name] != own:
+                raise ValueError(
+                    f"The state is of an optimizer with {name}={state[name]}, and means something "
+                    f"else with {own}. Build the optimizer as it was."
+                )
         self._lower_level.load_state_dict(state)
         for name, score in self.scores.items():
             score.copy_(state["scores"][name])

@@ -110,6 +110,11 @@ class BiP(TrainingMethod):
         check_rate("score_lr", self.score_lr)
         check_whole("mask_every", self.mask_every, at_least=1)
         check_positive("gamma", self.gamma)
+        if self.gamma != type(self).gamma and not (self.implicit_gradient or self.couple_gamma):
+            raise ValueError(
+                f"`gamma` {self.gamma:g} would change nothing: it is of the implicit gradient, so "
+                "give implicit_gradient=True (the method bip-paper has it) or couple_gamma=True."
+            )
         check_whole("lower_steps", self.lower_steps, at_least=1)
         check_choice("batches", self.batches, get_args(BatchScheme))
         if self.passes not in (1, 2):

@@ -128,13 +128,15 @@ def _holes(
     by_cell: dict[tuple[str, float], list[RunRecord]],
     dense_runs: Sequence[RunRecord],
 ) -> Iterator[Hole]:
+    """Runs that failed, and what a method lacks of its own sparsities x seeds."""
     for run in dense_runs:
         if error := failure(run):
             yield Hole("dense", 0.0, run.spec.seed, error)
-    seeds = sorted({run.spec.seed for runs in by_cell.values() for run in runs})
     for label in labels:
-        for sparsity in sorted({sparsity for _, sparsity in by_cell}):
-            runs = {run.spec.seed: run for run in by_cell.get((label, sparsity), [])}
+        own = {sparsity: runs for (name, sparsity), runs in by_cell.items() if name == label}
+        seeds = sorted({run.spec.seed for runs in own.values() for run in runs})
+        for sparsity in sorted(own):
+            runs = {run.spec.seed: run for run in own[sparsity]}
             for seed in seeds:
                 error = failure(runs[seed]) if seed in runs else NO_RECORD
                 if error:

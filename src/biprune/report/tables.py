@@ -137,7 +137,7 @@ def _rows(comparison: Comparison, entry: Callable[[Cell], Entry]) -> dict[str, l
         for sparsity, cell in cells.items():
             error = errors.get((label, sparsity))
             if cell is None:
-                rows[label].append(Entry(error=error))
+                rows[label].append(Entry(error=error) if error else Entry("-"))
                 continue
             plain = entry(cell)
             budget = (OTHER_BUDGET,) if cell.has_other_budget else ()
