@@ -20,7 +20,7 @@ from timing import interleaved, medians, parser, ratio, report, table
 
 SPARSITIES = [0.5, 0.74, 0.87, 0.95, 0.99]
 WIDTHS = [8, 16, 32, 64]
-METHODS = {"bip": biprune.BiP.paper(), "imp": biprune.IMP()}
+METHODS = {"bip-paper": biprune.BiP.paper(), "imp": biprune.IMP()}
 
 
 def main() -> None:
@@ -40,16 +40,18 @@ def against_size(data: biprune.Dataset, width: int, options: Any) -> dict[str, o
     epochs = options.epochs
     candidates = {
         "dense": partial(biprune.train, model, data, epochs=2 * epochs),
-        "bip": partial(biprune.prune, model, data, METHODS["bip"], sparsity=0.9, epochs=epochs),
+        "bip-paper": partial(
+            biprune.prune, model, data, METHODS["bip-paper"], sparsity=0.9, epochs=epochs
+        ),
     }
     seconds = interleaved(candidates, options.rounds)
-    ticket = candidates["bip"]()
+    ticket = candidates["bip-paper"]()
     return {
         "width": width,
         "weights": ticket.masks.total,
         "dense, s": medians(seconds)["dense"],
-        "bip, s": medians(seconds)["bip"],
-        "bip / dense": ratio(seconds, "bip", "dense"),
+        "bip-paper, s": medians(seconds)["bip-paper"],
+        "bip-paper / dense": ratio(seconds, "bip-paper", "dense"),
     }
 
 
@@ -66,15 +68,15 @@ def against_sparsity(data: biprune.Dataset, options: Any) -> list[dict[str, obje
     cells = [(method, sparsity) for sparsity in SPARSITIES for method in METHODS]
     candidates = {f"{m} {s}": partial(run, m, s) for m, s in cells}
     seconds = interleaved(candidates, options.rounds)
-    unit = f"bip {SPARSITIES[0]}"
+    unit = f"bip-paper {SPARSITIES[0]}"
     return [
         {
             "sparsity": f"{100 * sparsity:g} %",
-            "bip, s": medians(seconds)[f"bip {sparsity}"],
-            "bip": ratio(seconds, f"bip {sparsity}", unit),
+            "bip-paper, s": medians(seconds)[f"bip-paper {sparsity}"],
+            "bip-paper": ratio(seconds, f"bip-paper {sparsity}", unit),
             "imp, s": medians(seconds)[f"imp {sparsity}"],
             "imp": ratio(seconds, f"imp {sparsity}", unit),
-            "bip passes": tickets["bip", sparsity].cost.backward_passes,
+            "bip-paper passes": tickets["bip-paper", sparsity].cost.backward_passes,
             "imp passes": tickets["imp", sparsity].cost.backward_passes,
         }
         for sparsity in SPARSITIES

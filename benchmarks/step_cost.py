@@ -4,7 +4,7 @@ python benchmarks/step_cost.py --models resnet18 --batch 64
 
 The dense step is a minimal loop in plain PyTorch, run before and after each of the others. An
 iteration of BiP as published makes two passes on two batches, so 2.0 is its limit; one pass for
-both levels has the limit 1.0, and so has BiP by default, whose masks follow the weights.
+both levels has the limit 1.0, and so has `bip`, our default, which makes one.
 """
 
 from __future__ import annotations

@@ -59,7 +59,7 @@ def one_pass_step(model: nn.Module, batches: Batches) -> Step:
 
 
 def default_step(model: nn.Module, batches: Batches) -> Step:
-    """One pass, masks that follow the weights; behind the ramp, at the sparsity of the others."""
+    """Our default, as `prune` runs it; behind the ramp, at the sparsity of the others."""
     return _bip(biprune.BiP(), model, batches, done=0.9)
 
 
@@ -76,9 +76,9 @@ def imp_step(model: nn.Module, batches: Batches) -> Step:
 
 STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "dense": dense_step,
-    "bip": bip_step,
-    "bip, one pass": one_pass_step,
-    "BiP, default": default_step,
+    "bip-paper": bip_step,
+    "bip-paper, one pass": one_pass_step,
+    "bip": default_step,
     "hydra": hydra_step,
     "imp": imp_step,
 }
