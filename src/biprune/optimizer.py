@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import asdict
 from typing import Any
 
 from torch import nn
@@ -12,6 +13,7 @@ from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import Patterns, unwrap
 from biprune.request import Request
+from biprune.selection import check_kept
 from biprune.structure import Scope
 from biprune.ticket import Ticket, check_masks, input_fields
 
@@ -29,7 +31,8 @@ class BiPOptimizer(BiLevelOptimizer):
     >>> opt.masks.kept, int(torch.count_nonzero(model.weight))
     (8, 8)
 
-    `opt.lower` and `opt.upper` are `torch.optim` optimizers, so schedulers attach to them. For
+    `opt.lower` and `opt.upper` are `torch.optim` optimizers, so schedulers attach to them.
+    `settings` are the fields of `LevelSettings`: lr, score_lr, gamma, momentum, and so on. For
     structure "group" give `example_input`, with which the groups are found; `budget` and `round_to`
     are as in `prune`.
     """
@@ -50,14 +53,21 @@ class BiPOptimizer(BiLevelOptimizer):
         **settings: Any,
     ) -> None:
         chosen = {"include": include, "exclude": exclude, "allow_empty": allow_empty}
-        request = Request(sparsity, structure, scope, budget, round_to, **chosen)
-        target, self.left_out = request.target(model, example_input)
+        self._request = Request(sparsity, structure, scope, budget, round_to, **chosen)
+        target, self.left_out = self._request.target(model, example_input)
         self._inputs = input_fields(example_input)
         super().__init__(model, target.sparsity, target.structure, **chosen, **settings)
 
     def ticket(self) -> Ticket:
         """End the run: the module as it is, with its masks. Accuracy and cost are the caller's."""
         check_masks(self.model, self.masks)
+        try:
+            check_kept(self.masks, self.sparsity, allow_empty=self._request.allow_empty)
+        except RuntimeError as error:
+            raise ValueError(
+                f"`sparsity` is {self.sparsity:g} now, but the mask was not drawn by it: {error} "
+                "Take a step that moves the mask first."
+            ) from None
         return Ticket(
             model=unwrap(self.model).eval(),
             masks=self.masks,
@@ -65,9 +75,10 @@ class BiPOptimizer(BiLevelOptimizer):
             cost=Cost(),
             history=[],
             method="bip",
-            settings=self.settings,
+            settings=asdict(self.settings),
             sparsity=self.sparsity,
             seed=self.seed,
             left_out=self.left_out,
+            chosen=self._request.chosen,
             **self._inputs,
         )

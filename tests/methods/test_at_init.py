@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 from itertools import pairwise
+from pathlib import Path
 
 import pytest
 import torch
@@ -377,6 +378,21 @@ def test_random_densities() -> None:
     each = biprune.prune(model, data, "random", sparsity=0.8, scope="layer", epochs=1).masks
     for count in each.per_layer().values():
         assert abs(count.kept - 0.2 * count.total) < 1
+
+
+def test_what_random_is_like_cannot_be_written_down(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path
+) -> None:
+    masks = biprune.prune(conv_net, batches, "magnitude", sparsity=0.8, epochs=1).masks
+    with pytest.raises((TypeError, ValueError), match="only `prune` takes them"):
+        biprune.compare(
+            [biprune.Random(like=masks)],
+            "digits",
+            "resnet8",
+            sparsities=[0.8],
+            seeds=[0],
+            store=tmp_path,
+        )
 
 
 def test_random_like_another_ticket(conv_net: nn.Module, batches: Batches) -> None:

@@ -20,19 +20,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_choice, check_positive
+from biprune.checks import check_choice
 from biprune.flat import side_by_side
 from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.methods.base import Target
-from biprune.methods.scores import (
-    ImplicitMask,
-    ScoreInit,
-    ScoreOptimizer,
-    check_scores,
-    initial_scores,
-    make_score_optimizer,
-)
+from biprune.methods.level_settings import LevelSettings
+from biprune.methods.scores import initial_scores, make_score_optimizer
 from biprune.parameters import Patterns
 from biprune.sgd import MaskedSGD, unscale_
 from biprune.structure import Scope, Structure, get_structure
@@ -44,8 +38,7 @@ class BiLevelOptimizer:
     After a backward call `lower_step`, `upper_step`, or `step` for both. Everything trainable that
     is not prunable (norms, biases) is trained dense at the lower level. `sparsity` may be changed
     between steps; the next selection is by it. While `redraws` is False the mask stays as it is.
-    `nesterov` is theta's alone; `score_momentum` None is `momentum`. With `freeze_pruned` pruned
-    entries of theta stay as they are.
+    `settings` are the fields of `LevelSettings`.
     """
 
     def __init__(
@@ -54,94 +47,48 @@ class BiLevelOptimizer:
         sparsity: float,
         structure: str | Structure = "weight",
         *,
-        lr: float = 0.01,
-        score_lr: float = 0.1,
-        gamma: float = 1.0,
-        momentum: float = 0.9,
-        nesterov: bool = False,
-        score_momentum: float | None = None,
-        score_optimizer: ScoreOptimizer = "sgd",
-        weight_decay: float = 5e-4,
-        implicit_gradient: bool = True,
-        implicit_mask: ImplicitMask = "binary",
-        score_init: ScoreInit = "magnitude",
-        follow_weights: bool = False,
-        clamp_scores: bool = False,
-        couple_gamma: bool = False,
-        freeze_pruned: bool = False,
         scope: Scope | None = None,
         include: Patterns = None,
         exclude: Patterns = None,
         allow_empty: bool = False,
         seed: int = 0,
+        **settings: Any,
     ) -> None:
-        check_positive("gamma", gamma)
-        check_scores(
-            score_init,
-            follow_weights,
-            clamp_scores,
-            implicit_mask,
-            score_optimizer,
-            score_momentum,
-        )
+        how = LevelSettings(**settings)
         self.model = model
-        self.gamma = gamma
-        self.implicit_gradient = implicit_gradient
-        self.implicit_mask = implicit_mask
-        self.follow_weights = follow_weights
-        self.clamp_scores = clamp_scores
+        self.settings = how
         self.sparsity = sparsity
         self.redraws = True
         self.seed = seed
-        self.settings: dict[str, Any] = {
-            "lr": lr,
-            "score_lr": score_lr,
-            "gamma": gamma,
-            "momentum": momentum,
-            "nesterov": nesterov,
-            "score_momentum": score_momentum,
-            "score_optimizer": score_optimizer,
-            "weight_decay": weight_decay,
-            "implicit_gradient": implicit_gradient,
-            "implicit_mask": implicit_mask,
-            "score_init": score_init,
-            "follow_weights": follow_weights,
-            "clamp_scores": clamp_scores,
-            "couple_gamma": couple_gamma,
-            "freeze_pruned": freeze_pruned,
-        }
         target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
         weights = target.weights(model)
-        scores = initial_scores(weights, score_init, seed)
+        scores = initial_scores(weights, how.score_init, seed)
         self._groups = target.structure if isinstance(target.structure, Groups) else None
         if self._groups:
-            check_choice("implicit_mask", implicit_mask, ("binary",))
+            check_choice("implicit_mask", how.implicit_mask, ("binary",))
+            if how.clamp_scores:
+                raise ValueError("`clamp_scores` is for masks of weights, not of coupled groups.")
             scores = self._groups.pool(scores)
         self.scores = side_by_side(scores)
         self._select = target.selector(weights if self._groups else None)
         masks = self._select(self.scores, sparsity)
-        if follow_weights:  # it was |theta| that chose; from now on |theta| + scores does
+        if how.follow_weights:  # it was |theta| that chose; from now on |theta| + scores does
             for score in self.scores.values():
                 score.zero_()
         self._lower_level = MaskedSGD(
             model,
             weights,
             masks,
-            lr=lr,
-            momentum=momentum,
-            weight_decay=weight_decay,
-            theta_decay=gamma if couple_gamma else None,
-            nesterov=nesterov,
-            freeze_pruned=freeze_pruned,
+            lr=how.lr,
+            momentum=how.momentum,
+            weight_decay=how.weight_decay,
+            theta_decay=how.gamma if how.couple_gamma else None,
+            nesterov=how.nesterov,
+            freeze_pruned=how.freeze_pruned,
         )
         self._masked = self._lower_level.masked
         self.lower = self._lower_level.optimizer
-        self.upper = make_score_optimizer(
-            score_optimizer,
-            self.scores.values(),
-            lr=score_lr,
-            momentum=momentum if score_momentum is None else score_momentum,
-        )
+        self.upper = make_score_optimizer(how, self.scores.values())
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -151,7 +98,7 @@ class BiLevelOptimizer:
     @property
     def _kind(self) -> dict[str, bool]:
         """What a state must share to mean the same."""
-        return {n: self.settings[n] for n in ("follow_weights", "freeze_pruned")}
+        return {n: getattr(self.settings, n) for n in ("follow_weights", "freeze_pruned")}
 
     @property
     def masks(self) -> Masks:
@@ -206,14 +153,14 @@ class BiLevelOptimizer:
 
         Without the implicit part theta * g.
         """
-        theta = self.theta[name]
-        if not self.implicit_gradient:
+        theta, how = self.theta[name], self.settings
+        if not how.implicit_gradient:
             return gradient.mul_(theta)
-        if self.implicit_mask == "scores":
-            factor = torch.addcmul(theta, self.scores[name], gradient, value=-1 / self.gamma)
+        if how.implicit_mask == "scores":
+            factor = torch.addcmul(theta, self.scores[name], gradient, value=-1 / how.gamma)
             return gradient.mul_(factor)
         # m is binary, so that m * g * g is the square of m * g.
-        return gradient.mul_(theta).addcmul_(masked, masked, value=-1 / self.gamma)
+        return gradient.mul_(theta).addcmul_(masked, masked, value=-1 / how.gamma)
 
     def _upper_gradients_(
         self, gradients: dict[str, Tensor], masked: Mapping[str, Tensor]
@@ -232,7 +179,7 @@ class BiLevelOptimizer:
             weight.grad = None
         for score in self.scores.values():
             score.grad = None
-            if self.clamp_scores:
+            if self.settings.clamp_scores:
                 score.clamp_(0.0, 1.0)
         if self.redraws:
             self._masked.masks = self._select(self._ranked(), self.sparsity)
@@ -242,7 +189,7 @@ class BiLevelOptimizer:
 
         The sum takes the memory of the gradients, which are used up, and is not kept.
         """
-        if not self.follow_weights:
+        if not self.settings.follow_weights:
             return self.scores
         if self._groups:
             magnitudes = {name: theta.abs() for name, theta in self.theta.items()}
@@ -256,14 +203,14 @@ class BiLevelOptimizer:
     @torch.no_grad()
     def implicit_ratio(self) -> float:
         """||(1/gamma) m g g|| / ||theta g|| at the present gradients (a host sync)."""
+        if not self.settings.implicit_gradient:
+            return 0.0
         implicit, direct = [], []
         for name, gradient in self._masked.gradients().items():
             implicit.append((self._masked_gradient(name, gradient) * gradient).norm())
             direct.append((self.theta[name] * gradient).norm())
-        if not direct or not self.implicit_gradient:
-            return 0.0
-        size = torch.stack(direct).norm()
-        return float(torch.stack(implicit).norm() / self.gamma / size) if size > 0 else 0.0
+        size = torch.stack(direct).norm() if direct else 0.0
+        return float(torch.stack(implicit).norm() / self.settings.gamma / size) if size > 0 else 0.0
 
     def zero_grad(self) -> None:
         """Drop the model's gradients; those of theta and the scores live only within a step."""
@@ -276,6 +223,7 @@ class BiLevelOptimizer:
             "scores": self.scores,
             "upper": self.upper.state_dict(),
             "sparsity": self.sparsity,
+            "redraws": self.redraws,
             **self._kind,
         }
 
@@ -293,8 +241,9 @@ class BiLevelOptimizer:
             score.copy_(state["scores"][name])
         self.upper.load_state_dict(state["upper"])
         self.sparsity = state["sparsity"]
+        self.redraws = state["redraws"]
 
     def _masked_gradient(self, name: str, gradient: Tensor) -> Tensor:
-        if self.implicit_mask == "scores":
+        if self.settings.implicit_mask == "scores":
             return self.scores[name] * gradient
         return torch.where(self.masks[name], gradient, 0.0)

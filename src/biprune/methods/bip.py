@@ -8,11 +8,11 @@ NeurIPS 2022. The mask is the upper problem, retraining the lower:
     m-step:      m~ <- m~ - score_lr * (theta - (1/gamma) * m * g) * g           on another
                  m <- top k of m~
 
-`PaperBiP` has the paper's settings. `BiP` has those that were best at equal passes
-(docs/results.md): both levels step by one gradient, theta by Nesterov's momentum and only where it
-is kept, the sparsity is raised gradually, and the mask is that of |theta| + m~, where m~ starts at
-0: a learned correction to magnitudes that follow theta as it moves. On kept weights, the learning
-rates in a fixed proportion, the direct term adds up to
+`PaperBiP` has the paper's settings. `BiP` has those that did best here (docs/results.md): both
+levels step by one gradient without the implicit term, theta by Nesterov's momentum and only where
+it is kept, the sparsity is raised gradually, and the mask is that of |theta| + m~, where m~ starts
+at 0: a learned correction to magnitudes that follow theta as it moves. On kept weights, with the
+learning rates in a fixed proportion, the direct term adds up to
 
     m~ ~ score_lr / lr * (theta_t^2 - theta_0^2) / 2  + what weight decay took from it
 
@@ -32,18 +32,23 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, fields, replace
 from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 
 from biprune.batches import Batch
-from biprune.checks import check_choice, check_part, check_positive, check_rate, check_whole
+from biprune.checks import check_choice, check_part, check_positive, check_whole
 from biprune.loop import Backward, Record, Setup, fit
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.level_batches import BatchScheme, level_batches
-from biprune.methods.scores import ImplicitMask, ScoreInit, ScoreOptimizer, check_scores
+from biprune.methods.level_settings import (
+    ImplicitMask,
+    LevelSettings,
+    ScoreInit,
+    ScoreOptimizer,
+)
 from biprune.schedule import LRSchedule, Shape, cubic_sparsity
 from biprune.sgd import set_lr
 from biprune.training import Recipe
@@ -106,10 +111,9 @@ class BiP(TrainingMethod):
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        self.levels()
         LRSchedule(self.score_schedule)
-        check_rate("score_lr", self.score_lr)
         check_whole("mask_every", self.mask_every, at_least=1)
-        check_positive("gamma", self.gamma)
         if self.gamma != type(self).gamma and not (self.implicit_gradient or self.couple_gamma):
             raise ValueError(
                 f"`gamma` {self.gamma:g} would change nothing: it is of the implicit gradient, so "
@@ -124,14 +128,6 @@ class BiP(TrainingMethod):
                 f"`batches` {self.batches!r} needs `passes` 2: with one pass the upper level has "
                 "no batch of its own."
             )
-        check_scores(
-            self.score_init,
-            self.follow_weights,
-            self.clamp_scores,
-            self.implicit_mask,
-            self.score_optimizer,
-            self.score_momentum,
-        )
         check_choice("sparsity_schedule", self.sparsity_schedule, get_args(SparsitySchedule))
         check_part("ramp", self.ramp)
         check_whole("retrain_epochs", self.retrain_epochs, at_least=0)
@@ -158,6 +154,10 @@ class BiP(TrainingMethod):
         """`lower_steps` passes for theta and the mask's own, whatever the sparsity."""
         del sparsity
         return self.epochs * (self.lower_steps + self.passes - 1) + self.retrain_epochs
+
+    def levels(self) -> LevelSettings:
+        """The settings of the optimizer."""
+        return LevelSettings(**{f.name: getattr(self, f.name) for f in fields(LevelSettings)})
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, and retrain it if asked to."""
@@ -212,25 +212,11 @@ class BiPAlgorithm:
             start.model,
             self._sparsity(0.0),
             target.structure,
-            lr=method.lr,
-            score_lr=method.score_lr,
-            gamma=method.gamma,
-            momentum=method.momentum,
-            nesterov=method.nesterov,
-            score_momentum=method.score_momentum,
-            score_optimizer=method.score_optimizer,
-            weight_decay=method.weight_decay,
-            implicit_gradient=method.implicit_gradient,
-            implicit_mask=method.implicit_mask,
-            score_init=method.score_init,
-            follow_weights=method.follow_weights,
-            clamp_scores=method.clamp_scores,
-            couple_gamma=method.couple_gamma,
-            freeze_pruned=method.freeze_pruned,
             include=target.include,
             exclude=target.exclude,
             allow_empty=target.allow_empty,
             seed=setup.seed,
+            **asdict(method.levels()),
         )
         self._lower_lr = method.recipe().lr_schedule()
         self._upper_lr = replace(self._lower_lr, shape=method.score_schedule)

@@ -28,6 +28,7 @@ from biprune.methods.base import (
     Start,
     Target,
     TrainingMethod,
+    magnitudes,
     mask_record,
 )
 from biprune.schedule import Shape, cubic_sparsity
@@ -70,7 +71,7 @@ class GMPAlgorithm:
         self._method = method
         self._target = target
         prunable = target.weights(start.model)
-        everything = target.select({n: w.detach() for n, w in prunable.items()}, sparsity=0.0)
+        everything = target.select(magnitudes(prunable), sparsity=0.0)
         self.weights = MaskedSGD(
             start.model,
             prunable,

@@ -8,7 +8,7 @@ with an adversary of strength 0, as the BiP paper uses it.
 The BiP paper ranks all layers together with s = theta; as published each layer is cut alone
 (`scope="layer"`), with s = theta * sqrt(6 / fan_in) / max|theta|. The initialization follows the
 scope, since scaled scores of different layers do not compare. Norms stay trainable while the scores
-learn; biases do not.
+learn, but for those that coupled groups prune with their filters; biases do not.
 
 Where this differs from the BiP authors' version: the scores are a copy of the weights. There they
 share storage, so that the "frozen" weights move with them.

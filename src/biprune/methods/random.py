@@ -34,6 +34,14 @@ class Random(AtInit):
 
     like: Masks | None = field(default=None, repr=False)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not isinstance(self.like, Masks | None):
+            raise TypeError(
+                f"`like` must be the masks of a ticket, got {self.like!r}. They cannot be written "
+                "down as a setting, so that only `prune` takes them."
+            )
+
     @property
     def settings(self) -> dict[str, Any]:
         """The settings, of `like` only whether it was given."""

@@ -1,48 +1,16 @@
-"""What BiP's scores start from, what moves them, and which of their settings go together."""
+"""What BiP's scores start from, and what moves them."""
 
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Literal, get_args
 
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_choice, check_rate
 from biprune.methods.base import fan_in_bound, magnitudes, scaled_to_bound
+from biprune.methods.level_settings import LevelSettings, ScoreInit
 from biprune.seeding import drawing_generator
 from biprune.sgd import make_sgd
-
-ScoreInit = Literal["magnitude", "hydra", "random"]
-ImplicitMask = Literal["binary", "scores"]
-ScoreOptimizer = Literal["sgd", "adam"]
-
-
-def check_scores(
-    score_init: ScoreInit,
-    follow_weights: bool,
-    clamp_scores: bool,
-    implicit_mask: ImplicitMask,
-    score_optimizer: ScoreOptimizer,
-    score_momentum: float | None,
-) -> None:
-    """Refuse settings of the scores that are unknown, or that do not go together."""
-    check_choice("score_optimizer", score_optimizer, get_args(ScoreOptimizer))
-    if score_momentum is not None:
-        check_rate("score_momentum", score_momentum)
-    check_choice("implicit_mask", implicit_mask, get_args(ImplicitMask))
-    check_choice("score_init", score_init, get_args(ScoreInit))
-    if follow_weights and (score_init, clamp_scores, implicit_mask) != (
-        "magnitude",
-        False,
-        "binary",
-    ):
-        raise ValueError(
-            "`follow_weights` ranks by |theta| + scores, with scores that start at 0 and are no "
-            "relaxed mask: it goes with score_init='magnitude', clamp_scores=False and "
-            f"implicit_mask='binary', got {score_init!r}, {clamp_scores} and {implicit_mask!r}. "
-            "Pass follow_weights=False for scores of their own."
-        )
 
 
 @torch.no_grad()
@@ -64,9 +32,11 @@ def initial_scores(
 
 
 def make_score_optimizer(
-    kind: ScoreOptimizer, scores: Collection[Tensor], *, lr: float, momentum: float
+    settings: LevelSettings, scores: Collection[Tensor]
 ) -> torch.optim.Optimizer:
-    """What steps the upper level, without decay; Adam has its own averages and no `momentum`."""
-    if kind == "adam":
-        return torch.optim.Adam(scores, lr=lr)
-    return make_sgd(scores, next(iter(scores)).device, lr=lr, momentum=momentum)
+    """What steps the upper level, without decay; Adam has its own averages and no momentum."""
+    if settings.score_optimizer == "adam":
+        return torch.optim.Adam(scores, lr=settings.score_lr)
+    own = settings.score_momentum
+    momentum = settings.momentum if own is None else own
+    return make_sgd(scores, next(iter(scores)).device, lr=settings.score_lr, momentum=momentum)
