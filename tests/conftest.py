@@ -1,4 +1,4 @@
-"""Fixed threads, no network but loopback, and the small models that tests share."""
+"""Fixed threads and seeds, no network but loopback, and the small models that tests share."""
 
 from __future__ import annotations
 
@@ -11,6 +11,12 @@ from torch import Tensor, nn
 
 torch.set_num_threads(1)  # the networks are tiny, and other processes may want the cores
 _connect = socket.socket.connect
+
+
+@pytest.fixture(autouse=True)
+def fixed_seed() -> None:
+    """A test that draws weights and passes does so on every machine, alone or among others."""
+    torch.manual_seed(0)
 
 
 @pytest.fixture(autouse=True)

@@ -9,6 +9,9 @@ from hypothesis import strategies as st
 
 from biprune.budget import CostModel, counts_within, kept_fractions
 from biprune.masks import Masks
+from biprune.methods import GMP
+from biprune.methods.base import Start, Target
+from biprune.methods.gmp import GMPAlgorithm
 from biprune.parameters import parameter_names
 from biprune.selection import check_kept, check_reachable, select_units
 from hand_groups import TwoGroups, cost, two_groups
@@ -61,6 +64,24 @@ def test_within_the_budget_and_nothing_more_fits(seed, sparsity, measure, scope,
         assert count == len(score) or score[kept[name]].min() >= score[~kept[name]].max()
     weights = {n: p for n, p in parameter_names(TwoGroups()).items() if n in structure.tensors}
     check_kept(Masks(structure.expand(kept, weights), structure), sparsity, allow_empty=False)
+
+
+@pytest.mark.parametrize("dead", [0.0, -torch.inf])
+@pytest.mark.parametrize("scope", ["layer", "global"])
+def test_dead_units_do_not_come_back(dead: float, scope: str) -> None:
+    structure = two_groups(measure="macs", scope=scope)
+    units = {name: torch.arange(1.0, size + 1) for name, size in SIZES.items()}
+    units["first.weight"][3:] = dead
+    first, second = counts_within(units, 0.0, structure)
+    assert (first, second) == (3, 12)
+
+
+def test_gmp_starts_dense_whatever_the_signs() -> None:
+    model = TwoGroups()
+    for parameter in model.parameters():
+        parameter.data.fill_(-1.0)
+    target = Target(0.5, two_groups(measure="macs"))
+    assert GMPAlgorithm(GMP(), Start(model), target).weights.masked.masks.sparsity == 0.0
 
 
 def test_the_scope_decides_whose_units_go() -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import json
 
+import pytest
 import torch
 
 from biprune.groups import Groups, Slice
@@ -108,6 +109,11 @@ def test_one_score_a_unit_moved_by_its_gates() -> None:
     for name, mask in opt.masks.items():
         assert not model.get_parameter(name)[~mask].any()
     assert opt.masks.kept == 15
+
+
+def test_scores_of_groups_are_not_clamped() -> None:
+    with pytest.raises(ValueError, match="`clamp_scores` is for masks of weights"):
+        BiLevelOptimizer(TwoGroups(), 0.5, two_groups(), clamp_scores=True)
 
 
 def test_a_pruned_unit_emits_exactly_zero_in_training() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
+import biprune
 from biprune.masked import Masked, apply_masks_
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import prunable
@@ -75,3 +76,15 @@ def test_sparse_gradients_are_refused_by_name() -> None:
     model(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(ValueError, match=r"gradient of '0\.weight' is sparse"):
         optimizer.lower_step()
+
+
+def test_an_embedding_with_sparse_gradients_that_is_not_pruned_is_trained() -> None:
+    def trained(sparse: bool) -> nn.Module:
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2))
+        data = [(torch.tensor([1, 2]), torch.tensor([0, 1]))] * 3
+        return biprune.prune(model, data, "bip", sparsity=0.5, epochs=2).model
+
+    one, other = trained(sparse=True), trained(sparse=False)
+    assert torch.equal(one.get_parameter("0.weight"), other.get_parameter("0.weight"))
+    assert torch.equal(one.get_parameter("1.weight"), other.get_parameter("1.weight"))

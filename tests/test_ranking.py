@@ -96,6 +96,12 @@ def test_memory_is_at_most_one_copy_of_the_scores(kind: str) -> None:
         assert peak_bytes(lambda k=k: top_k_mask(made[kind], k)) <= values.nbytes
 
 
+def test_a_band_narrower_than_the_scores_can_tell() -> None:
+    scores = torch.tensor([1.0, 1.0, 0.5, 0.25])
+    found = cut(scores, 3, (1 - 1e-12, 1 + 1e-12))
+    assert found.mask.tolist() == [True, True, True, False]
+
+
 def test_nan_scores_are_refused() -> None:
     with pytest.raises(ValueError, match="NaN"):
         top_k_mask(torch.tensor([1.0, float("nan"), 2.0]), 1)

@@ -151,6 +151,11 @@ def test_a_checkpoint_of_another_run_is_refused(
         biprune.train(conv_net, batches, epochs=1, lr=0.2, checkpoint=tmp_path)
     with pytest.raises(ValueError, match=r"its rewind_epochs was \[0, 1\], now it is \[0\]"):
         biprune.train(conv_net, batches, epochs=1, rewind_epochs=[0], checkpoint=tmp_path)
+    pruned = biprune.prune(conv_net, batches, "magnitude", sparsity=0.5, epochs=1)
+    masked = {"epochs": 1, "checkpoint": tmp_path / "masked"}
+    biprune.train(pruned.model, batches, masks=pruned.masks, **masked)
+    with pytest.raises(ValueError, match=r"another run: its `?masks"):
+        biprune.train(pruned.model, batches, **masked)
     with torch.no_grad():
         conv_net.get_parameter("head.bias").add_(1)
     with pytest.raises(ValueError, match="belongs to another run: it started from other weights"):
@@ -292,6 +297,28 @@ def test_a_last_step_that_ruins_the_weights_is_not_kept(tmp_path: Path) -> None:
     with pytest.raises(FloatingPointError, match="The weights became infinite or NaN at step 1 of"):
         biprune.train(model, data, epochs=1, **options, checkpoint=tmp_path)
     assert not list(tmp_path.iterdir())
+
+
+def test_a_buffer_may_be_infinite(batches: Batches, conv_net: nn.Module) -> None:
+    conv_net.register_buffer("causal", torch.full((3, 3), -torch.inf).triu(1))
+    result = biprune.train(conv_net, batches, epochs=1)
+    assert torch.isinf(result.model.get_buffer("causal")).sum() == 3
+
+
+@pytest.mark.parametrize("method", ["bip", "bip-paper", "gmp"])
+def test_a_weight_that_becomes_nan_beneath_its_mask_ends_the_run(method: str) -> None:
+    """It ranks last, so that it is pruned and what the model shows stays finite."""
+    model = nn.Linear(100, 50)  # few scores are searched one by one, which finds a NaN sooner
+    with torch.no_grad():
+        model.weight[0, 0] = 1e-4  # so small that it is pruned from the start
+
+    def loss(model: nn.Module, batch: object) -> torch.Tensor:
+        weight = model.get_parameter("weight")
+        spoilt = weight[0, 0] * 0.0  # its gradient is 0 * inf
+        return weight.square().sum() + torch.sqrt(spoilt.square()).nan_to_num(0.0)
+
+    with pytest.raises(FloatingPointError, match="The weights became infinite or NaN at step"):
+        biprune.prune(model, [torch.ones(1)], method, sparsity=0.5, epochs=1, loss=loss)
 
 
 @pytest.mark.parametrize(

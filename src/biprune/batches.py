@@ -34,14 +34,18 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
     return batch
 
 
+def tensors_in(nested: object) -> Iterator[Tensor]:
+    """Every tensor of a nesting of collections, in order; other values are passed over."""
+    if isinstance(nested, Tensor):
+        yield nested
+    elif isinstance(nested, Iterable) and not isinstance(nested, str):
+        for value in nested.values() if isinstance(nested, Mapping) else nested:
+            yield from tensors_in(value)
+
+
 def num_samples(batch: Batch) -> int:
     """Samples in a batch: the length of the first tensor in it."""
-    if isinstance(batch, Tensor):
-        return len(batch)
-    values = batch.values() if isinstance(batch, Mapping) else batch
-    if isinstance(values, Iterable) and not isinstance(values, str):
-        return next((n for value in values if (n := num_samples(value))), 0)
-    return 0
+    return next((len(tensor) for tensor in tensors_in(batch) if len(tensor)), 0)
 
 
 def count_batches(batches: Iterable[Batch]) -> int:

@@ -101,11 +101,12 @@ def smallest_counts(structure: Groups) -> Counts:
 def counts_within(units: Mapping[str, Tensor], sparsity: float, structure: Groups) -> Counts:
     """The most units of each group, in the order of the scope, that (1 - sparsity) can pay for.
 
-    Units whose score is zero are dead, as those are that an earlier round pruned, and do not come
-    back. In the scope "layer" the counts depend on nothing else but the structure, and are
+    Units whose score is zero or -inf are dead, as those are that an earlier round pruned, and do
+    not come back. In the scope "layer" the counts depend on nothing else but the structure, and are
     remembered.
     """
-    alive = tuple(int(torch.count_nonzero(score)) for score in units.values())
+    scores = units.values()
+    alive = tuple(int(torch.count_nonzero((s != 0) & (s != -torch.inf))) for s in scores)
     if structure.scope == "layer":
         return list(_even_counts(structure, sparsity, alive))
     flat = torch.cat(list(units.values()))

@@ -13,7 +13,7 @@ from typing import Any, Protocol
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch, Loss, count_batches, device_of, to_device
+from biprune.batches import Batch, Loss, count_batches, device_of, tensors_in, to_device
 from biprune.checkpoint import Checkpoint, State, copy_state, digest
 from biprune.evaluation import evaluation_mode
 from biprune.seeding import derive_seed, forked_rng, seed_all
@@ -151,7 +151,7 @@ def fit(
                 losses.append(loss)
                 if setup.progress and step + 1 < steps:
                     setup.progress(Event(stage, epoch, epochs, step + 1, steps, loss))
-            if not _is_finite(model):
+            if not _is_finite(model, algorithm):
                 what = "The weights became infinite or NaN"
                 raise FloatingPointError(_diverged(what, stage, epoch, steps - 1, checkpoint))
             seconds = time.perf_counter() - started
@@ -222,9 +222,13 @@ def _open_checkpoint(
     return Checkpoint(setup.checkpoint, stage, settings, start)
 
 
-def _is_finite(model: nn.Module) -> bool:
-    floats = [t for t in model.state_dict().values() if t.is_floating_point()]
-    return bool(torch.stack([tensor.isfinite().all() for tensor in floats]).all())
+def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
+    """Whether parameters are, and what the algorithm holds: a pruned weight hides a NaN beneath.
+
+    Buffers may be infinite on purpose, as causal masks are.
+    """
+    held = (*model.parameters(), *tensors_in(algorithm.state_dict()))
+    return all(bool(tensor.isfinite().all()) for tensor in held if tensor.is_floating_point())
 
 
 def _described(value: object) -> str:

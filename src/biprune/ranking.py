@@ -105,6 +105,8 @@ def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | 
 
     Scores that equal an end are not gathered, so that ties by the million take no memory.
     """
+    # As the scores' own values: ends that round to one value would split its ties twice.
+    low, high = torch.tensor([low, high], dtype=scores.dtype).tolist()
     if low == high:
         return _cut_at(scores, k, low)
     mask, places = _split(scores, low, high)

@@ -39,14 +39,15 @@ class SGD(torch.optim.SGD):
         moved = [p for p in group["params"] if p.grad is not None]
         if not moved:
             return
-        params, grads = moved, [p.grad for p in moved]
+        # Decay and momentum move every row, so that a sparse gradient saves nothing here.
+        params, grads = moved, [p.grad.to_dense() for p in moved]
         buffers: list[Tensor | None] = []
         if group["momentum"]:
             buffers += [self.momentum_of(p) for p in moved]
         fused = bool(group["fused"]) and all(is_dense(p) for p in moved)
         if fused:
             params = [in_memory_order(p, p) for p in moved]
-            grads = [in_memory_order(p.grad, p) for p in moved]
+            grads = [in_memory_order(g, p) for g, p in zip(grads, moved, strict=True)]
             buffers = [b if b is None else b.as_strided((b.numel(),), (1,)) for b in buffers]
         names = ("weight_decay", "momentum", "lr", "dampening", "nesterov", "maximize")
         options = {name: group[name] for name in names}

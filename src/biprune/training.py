@@ -12,7 +12,7 @@ from typing import Any
 from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
-from biprune.checkpoint import State
+from biprune.checkpoint import State, digest
 from biprune.checks import check_positive, check_rate, check_whole
 from biprune.data import Dataset
 from biprune.evaluation import accuracy
@@ -87,7 +87,8 @@ class PlainSGD:
     @property
     def settings(self) -> Mapping[str, Any]:
         """What a checkpoint must share to be resumed."""
-        return asdict(self._recipe)
+        kept = {name: mask.flatten() for name, mask in (self._masks or {}).items()}
+        return {**asdict(self._recipe), "masks": digest(kept) if kept else None}
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
         """One batch a step."""
