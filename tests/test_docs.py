@@ -83,8 +83,7 @@ def test_the_loop_that_the_guide_calls_the_default_has_its_settings(
     (block,) = (text for text in blocks("docs/user-guide.md") if "follow_weights=True" in text)
     names: dict[str, Any] = {"model": conv_net, "loader": batches, "epochs": 1}
     exec(compile(block, "docs/user-guide.md", "exec"), names)
-    default = biprune.BiP().settings
-    assert names["opt"].settings == {name: default[name] for name in names["opt"].settings}
+    assert names["opt"].settings == biprune.BiP().levels()
 
 
 def test_the_page_from_a_trained_model_to_a_faster_one(

@@ -12,7 +12,6 @@ from torch import nn
 
 from biprune.data import DATASETS, load_data
 from biprune.experiments.presets import PRESETS, get_preset
-from biprune.experiments.presets.base import Chart
 from biprune.experiments.presets.estimate import Estimate, estimate, training_images
 from biprune.experiments.presets.scales import LADDER, SIZES, Scale, part
 from biprune.experiments.spec import RunSpec
@@ -88,8 +87,6 @@ def test_presets_say_what_they_are() -> None:
         assert published if name not in OURS else preset.source == "ours"
         assert preset.summary
         assert "\n" not in preset.summary
-        assert preset.charts
-        assert set(preset.charts) <= set(get_args(Chart))
 
 
 def test_an_unknown_preset_names_the_closest() -> None:

@@ -52,6 +52,8 @@ def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
     assert record.forward_passes == record.backward_passes == 2 * 2 * 3  # three batches of 180
     assert record.val_accuracy == record.history[-1]["accuracy"]
     assert {"torch", "biprune", "revision", "threads", "finished"} <= record.environment.keys()
+    assert record.environment["device"] == "cpu"
+    assert Store(tmp_path).get(record.spec) == record
     dense = runner.finished(record.spec.dense_spec)
     assert dense is not None
     assert dense.test_accuracy == record.dense_accuracy
@@ -81,6 +83,25 @@ def test_records_that_came_without_their_dense_models(tmp_path: Path) -> None:
     assert (record.status, record.dense_accuracy) == ("done", before.dense_accuracy)
     shutil.rmtree(tmp_path / "dense")
     assert timeless(runner.run(spec("random")))["status"] == "done"
+
+
+def test_a_dense_model_that_was_not_written_to_its_end_is_trained_again(tmp_path: Path) -> None:
+    runner = Runner(Store(tmp_path))
+    dense = spec("omp").dense_spec
+    before = runner.run(dense)
+    (runner.store.dense_folder(dense) / "biprune.json").unlink()
+    assert runner.finished(dense) is None
+    assert timeless(runner.run(dense)) == timeless(before)
+    assert runner.finished(dense) is not None
+
+
+def test_each_record_comes_once(tmp_path: Path) -> None:
+    runner = Runner(Store(tmp_path))
+    first = grid(["imp"], sparsities=[0.3], passes=1, **TINY)
+    list(sweep(first, runner))
+    specs = [first[0].dense_spec, *grid(["imp"], sparsities=[0.3, 0.6], passes=1, **TINY)]
+    keys = [record.key for record in sweep(specs, runner)]
+    assert sorted(keys) == sorted(spec.key for spec in specs)
 
 
 def test_one_deep_run_of_imp_fills_its_curve(tmp_path: Path) -> None:

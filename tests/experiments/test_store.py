@@ -24,7 +24,7 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
     store.put(written)
     assert store.get(SPEC) == written
     assert list(store) == [written]
-    assert not list(tmp_path.rglob("*.tmp"))
+    assert [path.name for path in (store.folder / "records").iterdir()] == [f"{SPEC.key}.json"]
 
 
 def test_a_changed_default_is_an_error_not_a_hit(tmp_path: Path) -> None:

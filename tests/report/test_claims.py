@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,9 @@ from hand_records import epochs, failed, seeds
 
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
-from claims import OUR_CLAIMS, PAPER, Runs, ahead, markdown, picking, same_cost, settles
+from claims import OUR_CLAIMS, ahead, markdown, same_cost, settles
+from full_size import full_size_table
+from laptop_runs import PAPER, Runs, accuracy_table, picking
 
 
 def of(
@@ -77,6 +80,10 @@ def test_cost_and_iou_of_the_published_method() -> None:
     assert len(PAPER(runs, 0.8)) == 3
     said = "80 %: IMP takes 7 times the passes, 90 %: IMP takes 11 times the passes"
     assert same_cost(runs) == (said, "holds")
+    flat = [r.model_copy(update={"backward_passes": 700}) for r in imp]
+    assert same_cost(Runs([*bip, *flat]))[1] == "does not hold"
+    dearer = [r.model_copy(update={"backward_passes": r.spec.seed + 1}) for r in bip]
+    assert same_cost(Runs([*dearer, *imp]))[1] == "does not hold"
     assert settles(runs) == ("80 %: 0.600 to 0.993, 90 %: 0.600 to 0.993", "holds so far")
     one_seed = Runs(record for record in bip if record.spec.seed == 0)
     assert settles(one_seed)[1] == "not judged: too few seeds"
@@ -119,6 +126,13 @@ def test_runs_on_anything_else_do_not_count(other: dict[str, Any]) -> None:
     )
 
 
+def test_runs_of_the_study_of_settings_do_not_count() -> None:
+    studied = of("bip", 0.9, *[99.0] * 102)[100:]
+    assert {record.spec.seed for record in studied} == {100, 101}
+    runs = Runs([*of("bip", 0.9, 71.0, 72.0, 73.0), *studied])
+    assert "| bip | - | 72.00 ± 1.00 (3) | - | - |" in accuracy_table(runs)
+
+
 def test_states_to_rewind_to_make_no_other_dense_run() -> None:
     more = {"dense": {"epochs": 20, "rewind_epochs": [0, 1, 5]}}
     assert verdict(*of("bip", 0.9, 71.0, 72.0, 73.0, made=more))[0] == "90 %: +1.00 ± 0.00 (3)"
@@ -127,7 +141,18 @@ def test_states_to_rewind_to_make_no_other_dense_run() -> None:
 def test_the_document_has_what_the_committed_records_say() -> None:
     root = Path(__file__).parents[2]
     document = (root / "docs/results.md").read_text(encoding="utf-8")
-    rows = markdown(Runs(Store(root / "docs/results/laptop"))).splitlines()
-    judged = [row for row in rows if "| `" in row]
-    assert judged
-    assert [row for row in judged if row not in document] == []
+    store = Store(root / "docs/results/laptop")
+    rows = [*markdown(Runs(store)).splitlines(), *full_size_table(store).splitlines()]
+    assert any("± " in row for row in rows)
+    assert any(row.startswith("| dense | ") for row in rows)
+    assert [row for row in rows if row not in document] == []
+
+
+def test_the_readme_has_numbers_of_the_document() -> None:
+    root = Path(__file__).parents[2]
+    results, readme = (
+        (root / name).read_text("utf-8") for name in ("docs/results.md", "README.md")
+    )
+    given = re.findall(r"[+-]?\d+\.\d\d ± \d\.\d\d", readme)
+    assert len(given) > 5
+    assert [number for number in given if number not in results] == []

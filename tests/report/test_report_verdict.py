@@ -8,7 +8,7 @@ import pytest
 from hand_records import dense, seeds
 
 from biprune.report import summarise
-from biprune.report.verdict import Sample, Verdict, judge, lower_bound
+from biprune.report.verdict import Sample, Verdict, judge
 
 T_95 = {1: 6.314, 2: 2.920, 4: 2.132}  # one-sided 95 %, by degrees of freedom
 
@@ -33,7 +33,8 @@ def test_mean_and_standard_deviation_by_hand() -> None:
     ],
 )
 def test_the_lower_bound(differences: list[float], bound: float) -> None:
-    assert lower_bound(differences) == pytest.approx(bound, abs=1e-3)
+    verdict = judge(sample(*differences), sample(*(0.0 for _ in differences)))
+    assert verdict.bound == pytest.approx(bound, abs=1e-3)
 
 
 def test_a_clear_gain_wins_by_both_rules_and_an_uneven_one_by_its_mean() -> None:
@@ -55,9 +56,16 @@ def test_a_tie_wins_whatever_the_last_bit_says() -> None:
 
 
 def test_one_seed_gives_no_bound_and_no_dense_model_no_verdict() -> None:
-    assert judge(sample(91), sample(90)) == Verdict(by_mean=True, by_bound=None, bound=None)
+    assert judge(sample(91), sample(90)) == Verdict(by_mean=True, mean=1.0)
     assert judge(sample(91, 92), None) == Verdict()
-    assert judge(sample(91, 92), Sample({7: 90.0})).by_bound is None
+    assert judge(sample(91, 92), Sample({7: 90.0})) == Verdict()
+
+
+def test_seeds_that_only_the_dense_model_has_do_not_count() -> None:
+    """All of them together have a mean of 91.2."""
+    verdict = judge(sample(90.5, 90.6, 90.5), sample(90.0, 90.0, 90.0, 93.0, 93.0))
+    assert (verdict.by_mean, verdict.by_bound) == (True, True)
+    assert verdict.mean == pytest.approx(1.6 / 3)
 
 
 def test_pairs_are_formed_by_seed() -> None:

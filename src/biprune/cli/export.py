@@ -13,8 +13,8 @@ from biprune.cli.tables import print_facts, print_json
 from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
 
 EXAMPLES = """\
-$ biprune export runs/group50 model.onnx
-$ biprune export runs/group50 masked.onnx --no-shrink
+$ biprune export runs/half model.onnx
+$ biprune export runs/half masked.onnx --no-shrink
 $ biprune export runs/own80 own.onnx --model mymodels:net \\
     --input-shape 3x64x64"""
 

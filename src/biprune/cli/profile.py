@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from biprune.deploy.running.measured import Profile
 
 EXAMPLES = """\
-$ biprune profile runs/group50
+$ biprune profile runs/half
 $ biprune profile runs/bip90 --batches 1,8,64 --threads 4 --rounds 50
 $ biprune profile runs/bip90 --json > profile.json"""
 

@@ -48,7 +48,10 @@ Scope = Annotated[
     options.Scope | None,
     typer.Option(help="Rank units together or in each layer.", show_default="the structure's"),
 ]
-Epochs = Annotated[int | None, typer.Option(help="Length of the run.", show_default="the method's")]
+Epochs = Annotated[
+    int | None,
+    typer.Option(help="Epochs of the run, of each round for imp.", show_default="the method's"),
+]
 Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from biprune.report import ReferencePoint
     from biprune.report.comparison import Cell, Comparison
 
-FOOTNOTE = "* other passes than most of its column"
+FOOTNOTE = "† other passes than most of its column"
 
 
 def accuracy_tables(records: Iterable[RunRecord]) -> list[Table]:
@@ -26,7 +26,9 @@ def accuracy_tables(records: Iterable[RunRecord]) -> list[Table]:
 
 
 def _accuracy_table(comparison: Comparison) -> Table:
-    sparsities = [f"{100 * sparsity:g} %" for sparsity in comparison.sparsities]
+    from biprune.report.formatting import percent_of
+
+    sparsities = [percent_of(sparsity) for sparsity in comparison.sparsities]
     rows = [
         [label, *(_shown(cell) for cell in cells.values())]
         for label, cells in comparison.grid().items()
@@ -43,11 +45,12 @@ def _accuracy_table(comparison: Comparison) -> Table:
 
 
 def _shown(cell: Cell | None) -> str:
+    from biprune.report.formatting import spread
+
     if cell is None:
         return "-"
-    sample = cell.accuracy
-    spread = f" ± {sample.std:.2f}" if sample.std is not None else ""
-    return f"{sample.mean:.2f}{spread}{' *' if cell.has_other_budget else ''}"
+    text = spread(cell.accuracy.mean, cell.accuracy.std)
+    return f"{text} †" if cell.has_other_budget else text
 
 
 def print_results(

@@ -52,7 +52,7 @@ def _read(name: str, request: Request) -> tuple[Path, bytes]:
         if not request.download:
             raise ValueError(
                 f"{packed} is missing. Put it there from {URL}, or pass `download=True` "
-                "(`--download`) to fetch it."
+                "(`--download` of `train` and `prune`) to fetch it."
             )
         download(URL + name, packed, MD5[name])
     if request.verify:

@@ -37,7 +37,7 @@ def read_package(packages: Sequence[Package], url: str, request: Request) -> dic
         folders = " or ".join(package.folder for package in packages)
         raise ValueError(
             f"The data is not in {root}. Put {archives} from {url} there, or the extracted folder "
-            f"{folders}, or pass `download=True` (`--download`) to fetch it."
+            f"{folders}, or pass `download=True` (`--download` of `train` and `prune`) to fetch it."
         )
     package = packages[0]
     download(url + package.archive, root / package.archive, package.md5)

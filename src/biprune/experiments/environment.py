@@ -14,8 +14,8 @@ from typing import Any
 import torch
 
 
-def environment() -> dict[str, Any]:
-    """Versions, the machine and the time, JSON-able."""
+def environment(device: str = "cpu") -> dict[str, Any]:
+    """Versions, the machine with the `device` that was used, and the time, JSON-able."""
     return {
         **{name: version(name) for name in ("biprune", "torch", "numpy")},
         "python": platform.python_version(),
@@ -23,7 +23,8 @@ def environment() -> dict[str, Any]:
         "processor": _processor(),
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "revision": _revision(),
+        "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,
+        "revision": revision(),
         "finished": datetime.now(UTC).isoformat(timespec="seconds"),
     }
 
@@ -39,8 +40,11 @@ def _processor() -> str:
 
 
 @cache
-def _revision() -> str | None:
-    """The commit of biprune's own checkout, marked where it has changes; None outside one."""
+def revision() -> str | None:
+    """The commit of biprune's own checkout, marked where it has changes; None outside one.
+
+    As of the first call: call it before a long run, in whose time the checkout may move on.
+    """
     command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
     folder = Path(__file__).parent
     try:

@@ -13,8 +13,9 @@ from filelock import Timeout
 from torch import nn
 
 from biprune.data import Dataset, load_data
+from biprune.deploy.files.artifact import is_saved
 from biprune.deploy.files.dense import load_dense, save_dense
-from biprune.experiments.environment import environment
+from biprune.experiments.environment import environment, revision
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import TRAIN, RunSpec
 from biprune.experiments.store import Store
@@ -27,7 +28,7 @@ from biprune.training import TrainResult, train
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs specs into `store`; none of the other fields changes what comes out of a run.
+    """Runs specs into `store`; no other field is part of what a run is.
 
     `root` is the folder of the data's files. `progress` hears of every step.
     """
@@ -45,7 +46,7 @@ class Runner:
         record = self.store.get(spec)
         if record is None or record.status != "done":
             return None
-        return record if spec.method != TRAIN or self.store.dense_folder(spec).exists() else None
+        return record if spec.method != TRAIN or is_saved(self.store.dense_folder(spec)) else None
 
     def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
         """The record of `spec`, run now if need be; None if another process runs it and not `wait`.
@@ -58,27 +59,33 @@ class Runner:
             with self.store.lock(spec).acquire(blocking=wait):
                 if record := self.finished(spec):
                     return record
-                record = self._attempt(spec)
-                self._keep(record)
-                return record
+                return self._keep(self._attempt(spec))
         except Timeout:
             return None
 
     def _attempt(self, spec: RunSpec) -> RunRecord:
+        revision()
         try:
             return self._train(spec) if spec.method == TRAIN else self._prune(spec)
         except Exception as error:
             return _failed(spec, f"{type(error).__name__}: {error}")
 
-    def _keep(self, record: RunRecord) -> None:
+    def _keep(self, record: RunRecord) -> RunRecord:
         """Store a record; where it failed, those that it would have left on its way have too."""
-        self.store.put(record)
+        kept = self._put(record)
         if record.error is None:
             self.store.forget_checkpoint(record.spec)
-            return
+            return kept
         for spec in covered_by(record.spec):
             if self.finished(spec) is None:
-                self.store.put(_failed(spec, record.error))
+                self._put(_failed(spec, record.error))
+        return kept
+
+    def _put(self, record: RunRecord) -> RunRecord:
+        """Store a record with where it was made."""
+        made = record.model_copy(update={"environment": environment(self.device)})
+        self.store.put(made)
+        return made
 
     def _train(self, spec: RunSpec) -> RunRecord:
         data = self._data(spec)
@@ -111,7 +118,7 @@ class Runner:
         )
         for passed in ticket.rounds:
             if passed.sparsity in spec.settings.get("stops", ()):
-                self.store.put(_pruned(_at_stop(spec, passed.sparsity), passed))
+                self._put(_pruned(_at_stop(spec, passed.sparsity), passed))
         return _pruned(spec, ticket)
 
     def _dense(self, spec: RunSpec) -> TrainResult:
@@ -165,13 +172,7 @@ def _keywords(options: dict[str, Any]) -> dict[str, Any]:
 
 
 def _failed(spec: RunSpec, error: str) -> RunRecord:
-    return RunRecord(
-        spec=spec,
-        resolved=spec.resolved,
-        status="failed",
-        error=error,
-        environment=environment(),
-    )
+    return RunRecord(spec=spec, resolved=spec.resolved, status="failed", error=error)
 
 
 def _pruned(spec: RunSpec, ticket: Ticket) -> RunRecord:
@@ -195,7 +196,6 @@ def _record(spec: RunSpec, result: TrainResult | Ticket, **measured: Any) -> Run
         backward_passes=result.cost.backward_passes,
         seconds=result.cost.seconds,
         history=result.history,
-        environment=environment(),
         **measured,
     )
 

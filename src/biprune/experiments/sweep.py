@@ -32,13 +32,14 @@ def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iter
             missing.append(spec)
         else:
             yield record
+    awaited = {spec.key for spec in missing}
     on_the_way = {passed.key for spec in missing for passed in covered_by(spec)}
     to_run = [spec for spec in missing if spec.key not in on_the_way]
     dense = {spec.dense_spec.key: spec.dense_spec for spec in to_run}
     for wave in (list(dense.values()), [spec for spec in to_run if spec.method != TRAIN]):
         for record in _run(wave, runner, workers):
             for spec in [*covered_by(record.spec), record.spec]:
-                if spec.key in wanted and (stored := runner.store.get(spec)) is not None:
+                if spec.key in awaited and (stored := runner.store.get(spec)) is not None:
                     yield stored
 
 

@@ -163,7 +163,8 @@ def _published_rows(
     numbers: defaultdict[tuple[str, str], dict[float, Entry]] = defaultdict(dict)
     ours = list(comparison.methods.values())
     for point in sorted(paper, key=lambda p: ours.index(p.method) if p.method in ours else 99):
-        entry = Entry(spread(point.accuracy, point.std))
+        about = "~" if point.approximate else ""
+        entry = Entry(about + spread(point.accuracy, point.std))
         numbers[point.method, point.source][round(point.sparsity, 6)] = entry
     return {
         f"{method} ({source})": [given.get(s, Entry("-")) for s in comparison.sparsities]

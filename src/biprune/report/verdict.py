@@ -1,17 +1,17 @@
 """Whether a ticket wins: the paper's rule, and one that asks for evidence.
 
-    by mean:   mean accuracy >= mean dense accuracy
-    by bound:  mean(d) - t * std(d) / sqrt(n) >= 0,   d = accuracy - dense accuracy of each seed,
-               t the 95 % quantile of Student's distribution with n - 1 degrees of freedom
+    by mean:   mean(d) >= 0,                          d = accuracy - dense accuracy of each seed,
+    by bound:  mean(d) - t * std(d) / sqrt(n) >= 0,   t the 95 % quantile of Student's
+               distribution with n - 1 degrees of freedom
 
-The second is the one-sided 95 % lower confidence bound of the paired difference, which needs two
-seeds.
+over the n seeds that both have. The second is the one-sided 95 % lower confidence bound of the
+paired difference, which needs two seeds.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean, stdev
 
@@ -76,35 +76,35 @@ def difference(sample: Sample, other: Sample) -> Difference | None:
 class Verdict:
     """Whether a ticket wins by each rule; None where that cannot be known.
 
-    `bound` is the lower confidence bound of the difference to dense, in percentage points.
+    `mean` is the difference to dense and `bound` its lower confidence bound, in percentage points.
     """
 
     by_mean: bool | None = None
     by_bound: bool | None = None
+    mean: float | None = None
     bound: float | None = None
 
 
 def judge(sample: Sample, dense: Sample | None) -> Verdict:
     """The verdict on a ticket's accuracies, paired with the dense ones by seed."""
-    if dense is None:
+    paired = None if dense is None else difference(sample, dense)
+    if paired is None:
         return Verdict()
-    seeds = sample.by_seed.keys() & dense.by_seed.keys()
-    bound = lower_bound([sample.by_seed[seed] - dense.by_seed[seed] for seed in seeds])
+    bound = lower_bound(paired)
     return Verdict(
-        by_mean=sample.mean >= dense.mean - _ROUNDING,
+        by_mean=paired.mean >= -_ROUNDING,
         by_bound=None if bound is None else bound >= -_ROUNDING,
+        mean=paired.mean,
         bound=bound,
     )
 
 
-def lower_bound(differences: Sequence[float]) -> float | None:
-    """One-sided lower confidence bound of the mean; None for fewer than two.
+def lower_bound(paired: Difference) -> float | None:
+    """One-sided lower confidence bound of the mean; None for fewer than two seeds.
 
-    >>> round(lower_bound([0.1, 0.2, 0.3]), 4)  # 0.2 - 2.92 * 0.1 / sqrt(3)
+    >>> round(lower_bound(Difference(0.2, 0.1 / math.sqrt(3), 3)), 4)  # 0.2 - 2.92 * 0.1 / sqrt(3)
     0.0314
     """
-    n = len(differences)
-    if n < 2:
+    if paired.error is None:
         return None
-    quantile = float(student.ppf(CONFIDENCE, n - 1))
-    return fmean(differences) - quantile * stdev(differences) / math.sqrt(n)
+    return paired.mean - float(student.ppf(CONFIDENCE, paired.n - 1)) * paired.error

@@ -9,7 +9,6 @@ from __future__ import annotations
 import copy
 import hashlib
 import json
-import os
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,7 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from biprune.files import writable_folder
+from biprune.files import replaced
 from biprune.loop import Cost
 from biprune.models import MODELS, create_model
 from biprune.parameters import unwrap
@@ -33,17 +32,22 @@ def write_artifact(
     folder: Path | str, kind: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Path:
     """Write `tensors` and `metadata`; the JSON last, as it vouches for the tensors."""
-    folder = writable_folder(folder)
+    folder = Path(folder)
     owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    temporary = folder / f".{TENSORS_FILE}.{os.getpid()}"
-    save_file(owned, temporary)
-    sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
-    content = {"format": f"biprune {kind}", "version": VERSION, "sha256": sha256, **metadata}
-    described = folder / f".{METADATA_FILE}.{os.getpid()}"
-    described.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
-    os.replace(temporary, folder / TENSORS_FILE)
-    os.replace(described, folder / METADATA_FILE)
+    with (
+        replaced(folder / METADATA_FILE) as described,
+        replaced(folder / TENSORS_FILE) as temporary,
+    ):
+        save_file(owned, temporary)
+        sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
+        content = {"format": f"biprune {kind}", "version": VERSION, "sha256": sha256, **metadata}
+        described.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return folder
+
+
+def is_saved(folder: Path | str) -> bool:
+    """Whether something was saved in `folder`, to its end."""
+    return (Path(folder) / METADATA_FILE).exists()
 
 
 def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:

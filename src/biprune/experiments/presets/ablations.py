@@ -39,7 +39,6 @@ def _setting(
                 at=WIDE,
             )
         ),
-        charts=("trajectories",),
     )
 
 
@@ -84,13 +83,11 @@ ABLATIONS = [
         summary="the batch size",
         source="Figure A9 (b)",
         specs=sized(_batch_sizes),
-        charts=("trajectories",),
     ),
     Preset(
         name="rewinding",
         summary="BiP without retraining, and retrained from epochs of the dense run",
         source="Figure 7",
         specs=sized(_rewinding),
-        charts=("trajectories",),
     ),
 ]

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 from biprune.experiments.grid import grid
 from biprune.experiments.presets.scales import SIZES, Pair, Scale, Size
 from biprune.experiments.spec import RunSpec
 from biprune.methods import Method
-
-Chart = Literal["trajectories", "time", "passes", "tickets", "iou", "dynamics", "layers"]
 
 # BiP as published and as it is here, and the paper's four main baselines. GMP, which it cites and
 # does not run, costs no more than they do and is what BiP has to beat: every comparison has it.
@@ -28,13 +26,12 @@ CIFAR = (RESNET18, RESNET20, RESNET56, VGG16, RESNET18_C100, RESNET20_C100)
 
 @dataclass(frozen=True)
 class Preset:
-    """A figure or table of the paper as runs; `charts` of the report tell its story."""
+    """A figure or table of the paper as runs."""
 
     name: str
     summary: str
     source: str
     specs: Callable[[Scale], list[RunSpec]]
-    charts: tuple[Chart, ...]
 
 
 def sized(build: Callable[[Size], list[RunSpec]]) -> Callable[[Scale], list[RunSpec]]:

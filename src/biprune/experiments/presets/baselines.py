@@ -25,14 +25,12 @@ BASELINES = [
         specs=sized(
             lambda size: expand(size, [RESNET20], ["imp", "omp", "grasp", "snip", "synflow", "gmp"])
         ),
-        charts=("trajectories", "time", "passes"),
     ),
     Preset(
         name="imp-epochs",
         summary="IMP with fewer epochs a round, against OMP",
         source="Figure A2",
         specs=sized(_cheaper_imp),
-        charts=("trajectories", "time", "passes"),
     ),
     Preset(
         name="at-init",
@@ -43,13 +41,11 @@ BASELINES = [
                 size, [RESNET20], ["bip-paper", "bip", "grasp", "snip", "synflow", "gmp"]
             )
         ),
-        charts=("trajectories", "layers"),
     ),
     Preset(
         name="more-baselines",
         summary="the unstructured curves with EarlyBird and ProsPr",
         source="Figure A5",
         specs=sized(lambda size: expand(size, CIFAR, [*COMPARED, "earlybird", "prospr"])),
-        charts=("trajectories", "tickets"),
     ),
 ]

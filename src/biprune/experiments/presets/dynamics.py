@@ -45,7 +45,6 @@ DYNAMICS = [
         summary="accuracy along a run of BiP at 80 %",
         source="Figure A12",
         specs=sized(lambda size: _watched(size, [size.paper_bip()])),
-        charts=("dynamics",),
     ),
     Preset(
         name="mask-iou",
@@ -54,7 +53,6 @@ DYNAMICS = [
         specs=sized(
             lambda size: expand(size, [RESNET18], ["bip-paper"], at=[0.2, 0.59, 0.832, 0.956])
         ),
-        charts=("iou",),
     ),
     Preset(
         name="steps-dynamics",
@@ -63,27 +61,23 @@ DYNAMICS = [
         specs=sized(
             lambda size: _watched(size, [size.paper_bip(lower_steps=n) for n in (1, 3, 5)])
         ),
-        charts=("dynamics",),
     ),
     Preset(
         name="epochs",
         summary="BiP over 50 to 500 epochs at extreme sparsity",
         source="Figure A15",
         specs=sized(_lengths),
-        charts=("trajectories", "passes"),
     ),
     Preset(
         name="batch-schemes",
         summary="different, same and reversed batches for the two levels, against IMP",
         source="Figure A16",
         specs=sized(_schemes),
-        charts=("trajectories",),
     ),
     Preset(
         name="batch-dynamics",
         summary="accuracy along a run of BiP under the three batch schemes",
         source="Figure A17",
         specs=sized(lambda size: _watched(size, [size.paper_bip(batches=s) for s in SCHEMES])),
-        charts=("dynamics",),
     ),
 ]

@@ -121,20 +121,17 @@ EVIDENCE = [
         summary="every method at equal passes, IMP at its own",
         source="ours",
         specs=sized(_methods),
-        charts=("trajectories", "tickets", "passes", "layers", "iou"),
     ),
     Preset(
         name="full-size",
         summary="ResNet-20 on all images of CIFAR-10, pruned once",
         source="ours",
         specs=sized(_full_size),
-        charts=("trajectories", "iou", "layers"),
     ),
     Preset(
         name="settings",
         summary="what each of BiP's defaults is worth, on seeds of its own",
         source="ours",
         specs=sized(_settings),
-        charts=("trajectories",),
     ),
 ]

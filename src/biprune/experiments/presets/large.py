@@ -16,21 +16,18 @@ LARGE_CURVES = [
         summary="accuracy against sparsity of resnet18 on tiny_imagenet",
         source="Figure 4",
         specs=sized(lambda size: expand(size, [TINY], COMPARED)),
-        charts=("trajectories", "tickets"),
     ),
     Preset(
         name="trajectory-imagenet-resnet50",
         summary="BiP against IMP, accuracy against sparsity of resnet50 on imagenet",
         source="Figure 4",
         specs=sized(lambda size: expand(size, [IMAGENET_50], STRONGEST)),
-        charts=("trajectories", "tickets"),
     ),
     Preset(
         name="trajectory-imagenet-resnet18",
         summary="BiP against IMP, accuracy against sparsity of resnet18 on imagenet",
         source="Figure A7",
         specs=sized(lambda size: expand(size, [IMAGENET_18], STRONGEST)),
-        charts=("trajectories", "tickets"),
     ),
 ]
 
@@ -41,6 +38,5 @@ LARGE = [
         summary="the sparsest winning ticket of each method on Tiny-ImageNet and ImageNet",
         source="Table A4",
         specs=sized(lambda size: expand(size, [TINY, IMAGENET_18, IMAGENET_50], COMPARED)),
-        charts=("tickets", "trajectories"),
     ),
 ]

@@ -10,13 +10,11 @@ RUNTIME = [
         summary="time against sparsity: IMP's grows, that of the others does not",
         source="Figure 5",
         specs=sized(lambda size: expand(size, [RESNET18], COMPARED)),
-        charts=("time", "passes"),
     ),
     Preset(
         name="runtime",
         summary="time and passes of each method at four sparsities",
         source="Table A2",
         specs=sized(lambda size: expand(size, [RESNET18], COMPARED, at=[0.2, 0.59, 0.832, 0.956])),
-        charts=("time", "passes"),
     ),
 ]

@@ -23,14 +23,12 @@ STRUCTURED = [
         summary="accuracy against the fraction of filters removed",
         source="Figures 6 and A10",
         specs=sized(lambda size: expand(size, CIFAR, COMPARED, structure="filter")),
-        charts=("trajectories", "tickets", "layers"),
     ),
     Preset(
         name="channel",
         summary="accuracy against the fraction of input channels removed",
         source="Figure A11",
         specs=sized(lambda size: expand(size, CIFAR, COMPARED, structure="channel")),
-        charts=("trajectories", "tickets", "layers"),
     ),
     Preset(
         name="more-baselines-filter",
@@ -39,6 +37,5 @@ STRUCTURED = [
         specs=sized(
             lambda size: expand(size, MAIN, [*COMPARED, "prospr", "earlybird"], structure="filter")
         ),
-        charts=("trajectories", "tickets"),
     ),
 ]

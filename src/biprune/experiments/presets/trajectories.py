@@ -24,7 +24,6 @@ def _curve(pair: Pair) -> Preset:
         summary=f"accuracy against sparsity of {pair.model} on {pair.data}",
         source="Figure 4",
         specs=sized(lambda size: expand(size, [pair], COMPARED)),
-        charts=("trajectories", "tickets"),
     )
 
 
@@ -48,7 +47,6 @@ TRAJECTORIES = [
                 at=[0.738],
             )
         ),
-        charts=("trajectories", "time"),
     ),
     *CURVES,
     Preset(
@@ -56,13 +54,11 @@ TRAJECTORIES = [
         summary="all eight curves of accuracy against sparsity",
         source="Figure 4",
         specs=_union,
-        charts=("trajectories", "tickets"),
     ),
     Preset(
         name="tickets",
         summary="the sparsest winning ticket of each method on CIFAR-10 and CIFAR-100",
         source="Table 1",
         specs=sized(lambda size: expand(size, CIFAR, COMPARED)),
-        charts=("tickets", "trajectories"),
     ),
 ]

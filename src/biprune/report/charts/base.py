@@ -70,7 +70,6 @@ def cell_rows(comparison: Comparison) -> list[Row]:
 def _cell_row(cell: Cell, comparison: Comparison) -> Row:
     sample = cell.accuracy
     std = sample.std or 0.0
-    dense = comparison.dense
     return {
         "method": cell.label,
         **sparsity_fields(cell.sparsity),
@@ -81,7 +80,7 @@ def _cell_row(cell: Cell, comparison: Comparison) -> Row:
         "words": in_words(cell.label, cell.sparsity, sample.mean),
         "runs": sample.n,
         "values": ", ".join(f"{value:.2f}" for value in sample.values),
-        "to dense": points(sample.mean - dense.mean) if dense else "unknown",
+        "to dense": points(cell.verdict.mean),
         "bound": points(cell.verdict.bound),
         "passes": cell.passes,
         "seconds": cell.seconds,
