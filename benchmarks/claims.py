@@ -1,4 +1,4 @@
-"""The paper's claims and ours, each held against the records of a store.
+"""How accurate the methods are, and the paper's claims and ours, by the records of a store.
 
 python benchmarks/claims.py docs/results/laptop
 
@@ -12,27 +12,23 @@ standard error on the other side.
 from __future__ import annotations
 
 import argparse
-from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
+from itertools import pairwise
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from biprune.experiments.presets.base import RESNET20
-from biprune.experiments.presets.scales import SIZES
 from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
-from biprune.methods import IMP
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import percent_of, points
 from biprune.report.verdict import Difference, difference
+from full_size import full_size_table
+from laptop_runs import ALL, OURS, PAPER, PLAIN, Pick, Runs, accuracy_table, fifth_of_imp, picking
 
-ALL = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)
 AT_INIT, SOME = ("grasp", "snip", "synflow"), (0.9, 0.95)
 UNITS = (0.4, 0.6, 0.8)  # of filters and channels
-BENCHMARK = SIZES["laptop"].fit(RESNET20)
 LAST_EPOCHS = 3
 FEWEST_SEEDS = 3
 SETTLED = 0.99  # IoU of the masks of adjacent epochs
@@ -41,65 +37,11 @@ SETTLED = 0.99  # IoU of the masks of adjacent epochs
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("store", type=Path)
-    print(markdown(Runs(Store(parser.parse_args().store))))
+    store = Store(parser.parse_args().store)
+    print(markdown(Runs(store)), full_size_table(store), sep="\n\n")
 
 
-class Runs:
-    """The benchmark's runs by method, structure, sparsity, and what they change of its defaults."""
-
-    def __init__(self, records: Iterable[RunRecord]) -> None:
-        self._by_place: defaultdict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
-        for record in records:
-            spec = record.spec
-            if record.status == "done" and _in_benchmark(spec):
-                changes = {n: v for n, v in spec.settings.items() if n not in ("epochs", "stops")}
-                length = spec.settings.get("epochs")
-                place = (spec.method, spec.structure, spec.sparsity, _frozen(changes), length)
-                self._by_place[place].append(record)
-
-    def get(
-        self,
-        method: str,
-        sparsity: float,
-        *,
-        epochs: int,
-        structure: str = "weight",
-        **changes: Any,
-    ) -> list[RunRecord]:
-        """The runs of every seed."""
-        return self._by_place[method, structure, sparsity, _frozen(changes), epochs]
-
-
-def _in_benchmark(spec: RunSpec) -> bool:
-    """Whether a run differs from the others in method, structure, sparsity and seed alone."""
-    size = SIZES["laptop"]
-    given = (spec.model, spec.data, spec.model_options, spec.data_options)
-    dense = {name: v for name, v in spec.dense.items() if name != "rewind_epochs"}
-    wanted = (BENCHMARK.model, BENCHMARK.data, BENCHMARK.model_options, size.data_options)
-    return given == wanted and dense == size.dense and spec.scope is None
-
-
-def _frozen(changes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    return tuple(sorted(changes.items()))
-
-
-Pick = Callable[[Runs, float], list[RunRecord]]
 Finding = tuple[str, str]  # numbers, verdict
-
-
-def picking(method: str, *, epochs: int = 20, **changes: Any) -> Pick:
-    return lambda runs, sparsity: runs.get(method, sparsity, epochs=epochs, **changes)
-
-
-PAPER = picking("bip-paper", epochs=10)
-OURS = picking("bip")
-PLAIN = picking("bip", nesterov=False, freeze_pruned=False)
-
-
-def fifth_of_imp(runs: Runs, sparsity: float) -> list[RunRecord]:
-    """BiP with a fifth of what IMP takes to this sparsity alone."""
-    passes = int(IMP(epochs=20).data_passes(sparsity)) // 5
-    return runs.get("bip", sparsity, epochs=passes)
 
 
 def ahead(one: Pick, other: Pick, sparsities: Sequence[float], *, or_equal: bool = False) -> Any:
@@ -138,17 +80,18 @@ def _verdict(wins: Sequence[bool | None]) -> str:
 
 def same_cost(runs: Runs) -> Finding:
     """Passes of BiP and of IMP at every sparsity."""
-    parts, counts = [], set()
+    parts, ours, theirs = [], set(), []
     for sparsity in ALL:
         bip, imp = PAPER(runs, sparsity), picking("imp")(runs, sparsity)
-        if bip:
-            counts.add(bip[0].backward_passes)
+        ours.update(record.backward_passes for record in bip)
         if bip and imp:
-            ratio = fmean(r.backward_passes for r in imp) / bip[0].backward_passes
+            theirs.append(fmean(record.backward_passes for record in imp))
+            ratio = theirs[-1] / bip[0].backward_passes
             parts.append(f"{percent_of(sparsity)}: IMP takes {ratio:.0f} times the passes")
     if len(parts) < 2:
         return ", ".join(parts), "not judged: too few sparsities"
-    return ", ".join(parts), "holds" if len(counts) == 1 else "does not hold"
+    grows = all(less < more for less, more in pairwise(theirs))
+    return ", ".join(parts), "holds" if len(ours) == 1 and grows else "does not hold"
 
 
 def settles(runs: Runs) -> Finding:
@@ -271,10 +214,13 @@ OUR_CLAIMS: list[Claim] = [
 
 
 def markdown(runs: Runs) -> str:
-    """Two tables: the paper's claims of its BiP, and ours of today's default."""
-    return f"{_table('BiP as published (`bip-paper`) is', CLAIMS, runs)}\n\n" + _table(
-        "BiP as it is here (`bip`) is", OUR_CLAIMS, runs
-    )
+    """The accuracies, our claims of today's default, and the paper's of its BiP."""
+    tables = [
+        accuracy_table(runs),
+        _table("BiP as it is here (`bip`) is", OUR_CLAIMS, runs),
+        _table("BiP as published (`bip-paper`) is", CLAIMS, runs),
+    ]
+    return "\n\n".join(tables)
 
 
 def _table(head: str, claims: Sequence[Claim], runs: Runs) -> str:

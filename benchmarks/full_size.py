@@ -1,0 +1,33 @@
+"""What became of ResNet-20 on all 50,000 images of CIFAR-10: `biprune reproduce full-size`."""
+
+from __future__ import annotations
+
+from biprune.experiments.presets import PRESETS
+from biprune.experiments.record import RunRecord
+from biprune.experiments.store import Store
+from biprune.report.formatting import percent_of
+
+HEAD = "| run | test accuracy, % | data passes | minutes | IoU at epochs 1, 5 ... and the last |"
+
+
+def full_size_table(store: Store) -> str:
+    """Accuracy, cost, and how the mask settles, as Markdown; only of what has been run."""
+    lines = [HEAD, "|---|---:|---:|---:|---|"]
+    specs = PRESETS["full-size"].specs("laptop")
+    dense = store.get(specs[0].dense_spec)
+    for spec in (specs[0].dense_spec, *specs):
+        record = store.get(spec)
+        if record is not None and dense is not None:
+            epoch = dense.backward_passes / spec.dense["epochs"]
+            lines.append(_row(record, record.backward_passes / epoch))
+    return "\n".join(lines)
+
+
+def _row(record: RunRecord, passes: float) -> str:
+    spec = record.spec
+    name = f"{spec.method}, {percent_of(spec.sparsity)}" if spec.sparsity else "dense"
+    settling = [entry["iou"] for entry in record.history if "iou" in entry]
+    shown = ", ".join(f"{settling[epoch]:.2f}" for epoch in range(0, len(settling), 4))
+    last = f"{shown} ... {settling[-1]:.3f}" if settling else "-"
+    accuracy, minutes = record.test_accuracy, record.seconds / 60
+    return f"| {name} | {accuracy:.2f} | {passes:g} | {minutes:.0f} | {last} |"
