@@ -25,6 +25,7 @@ from biprune.report.formatting import percent_of, points
 from biprune.report.verdict import Difference, difference
 from full_size import full_size_table
 from laptop_runs import ALL, OURS, PAPER, PLAIN, Pick, Runs, accuracy_table, fifth_of_imp, picking
+from settings_worth import settings_table
 
 CLAIMED = (0.9, 0.95, 0.98)
 AT_INIT, SOME = ("grasp", "snip", "synflow"), (0.9, 0.95)
@@ -38,7 +39,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("store", type=Path)
     store = Store(parser.parse_args().store)
-    print(markdown(Runs(store)), full_size_table(store), sep="\n\n")
+    print(markdown(Runs(store)), full_size_table(store), settings_table(store), sep="\n\n")
 
 
 Finding = tuple[str, str]  # numbers, verdict

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
@@ -53,6 +54,7 @@ def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
     assert record.val_accuracy == record.history[-1]["accuracy"]
     assert {"torch", "biprune", "revision", "threads", "finished"} <= record.environment.keys()
     assert record.environment["device"] == "cpu"
+    assert record.environment["kernels"] == torch.backends.cpu.get_cpu_capability()
     assert Store(tmp_path).get(record.spec) == record
     dense = runner.finished(record.spec.dense_spec)
     assert dense is not None

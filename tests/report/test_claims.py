@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from hand_records import epochs, failed, seeds
 
+from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
 from claims import OUR_CLAIMS, ahead, markdown, same_cost, settles
 from full_size import full_size_table
 from laptop_runs import PAPER, Runs, accuracy_table, picking
+from settings_worth import settings_table
 
 
 def of(
@@ -138,11 +140,31 @@ def test_states_to_rewind_to_make_no_other_dense_run() -> None:
     assert verdict(*of("bip", 0.9, 71.0, 72.0, 73.0, made=more))[0] == "90 %: +1.00 ± 0.00 (3)"
 
 
+def test_what_a_setting_is_worth(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert settings_table(store).count("\n") == 1
+    for spec in PRESETS["settings"].specs("laptop"):
+        right = {"epochs": 70.0, "passes": 70.0 - spec.seed % 10, "lr": 69.0 + spec.seed % 10}
+        longer = 1.0 if spec.settings == {"epochs": 40} else 0.0
+        changed = {*spec.settings} - {"epochs"} or {"epochs"}
+        if spec.data == "digits" and changed & {*right} and spec.seed < 102:
+            accuracy = right[changed.pop()] + longer
+            store.put(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=accuracy))
+    assert settings_table(store).splitlines()[2:] == [
+        "| none | 70.00 ± 0.00 (2) | - |",
+        "| `passes=2` | -0.50 ± 0.50 (2) | - |",
+        *(f"| `lr={lr}` | -0.50 ± 0.50 (2) | - |" for lr in (0.01, 0.03, 0.3)),
+        "| 0.5 times the epochs | +0.00 ± 0.00 (2) | - |",
+        "| 2 times the epochs | +1.00 ± 0.00 (2) | - |",
+    ]
+
+
 def test_the_document_has_what_the_committed_records_say() -> None:
     root = Path(__file__).parents[2]
     document = (root / "docs/results.md").read_text(encoding="utf-8")
     store = Store(root / "docs/results/laptop")
-    rows = [*markdown(Runs(store)).splitlines(), *full_size_table(store).splitlines()]
+    tables = (markdown(Runs(store)), full_size_table(store), settings_table(store))
+    rows = [row for table in tables for row in table.splitlines()]
     assert any("± " in row for row in rows)
     assert any(row.startswith("| dense | ") for row in rows)
     assert [row for row in rows if row not in document] == []

@@ -21,6 +21,7 @@ def environment(device: str = "cpu") -> dict[str, Any]:
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
+        "kernels": torch.backends.cpu.get_cpu_capability(),  # others round otherwise
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "device": torch.cuda.get_device_name(device) if device.startswith("cuda") else device,

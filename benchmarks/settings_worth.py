@@ -1,0 +1,52 @@
+"""What each of BiP's settings is worth: the runs of `biprune reproduce settings` in a store."""
+
+from __future__ import annotations
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable
+
+from biprune.experiments.presets import PRESETS
+from biprune.experiments.record import RunRecord
+from biprune.experiments.spec import RunSpec
+from biprune.experiments.store import Store
+from biprune.report.comparison import sample_of
+from biprune.report.formatting import points, spread
+from biprune.report.verdict import difference
+
+SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
+HEAD = ("change of `bip` (seeds)", *SCALES.values())
+
+
+def settings_table(store: Store) -> str:
+    """Accuracy of the default, and of each change the paired difference to it, as Markdown."""
+    runs: defaultdict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    specs = PRESETS["settings"].specs("laptop")
+    usual = {spec.data: spec.settings["epochs"] for spec in reversed(specs)}  # the first of each
+    for spec in specs:
+        record = store.get(spec)
+        if record is not None and record.status == "done":
+            runs[_change(spec, usual[spec.data]), spec.data].append(record)
+    lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(SCALES)]
+    for change in dict.fromkeys(_change(spec, usual[spec.data]) for spec in specs):
+        cells = [_shown(change, runs[change, data], runs["", data]) for data in SCALES]
+        if any(cell != "-" for cell in cells):
+            lines.append("| " + " | ".join([change or "none", *cells]) + " |")
+    return "\n".join(lines)
+
+
+def _change(spec: RunSpec, usual_epochs: int) -> str:
+    """What a run changes; the passes are the same unless nothing else is changed."""
+    changes = {name: value for name, value in spec.settings.items() if name != "epochs"}
+    if changes:
+        return ", ".join(f"`{name}={json.dumps(value)}`" for name, value in changes.items())
+    ratio = spec.settings["epochs"] / usual_epochs
+    return "" if ratio == 1 else f"{ratio:g} times the epochs"
+
+
+def _shown(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
+    sample, usual = sample_of(runs), sample_of(default)
+    if not change:
+        return f"{spread(sample.mean, sample.std)} ({sample.n})" if sample.n else "-"
+    paired = difference(sample, usual)
+    return f"{points(paired.mean, paired.error)} ({paired.n})" if paired else "-"
