@@ -1,0 +1,45 @@
+"""The lines of the drawn comparison: what is one row of the page is one line."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+from hand_records import run
+
+from biprune.experiments.presets import PRESETS
+from biprune.experiments.store import Store
+from biprune.report.charts.base import in_words
+from laptop_figures import CHOSEN, full_size, laptop
+
+
+def test_runs_of_different_length_are_one_line(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    for spec in PRESETS["methods"].specs("laptop"):
+        if spec.seed < 2 and spec.method in ("bip", "train", "snip"):
+            length, plain = spec.settings.get("epochs", 20), "nesterov" not in spec.settings
+            accuracy = 60.0 + 10 * spec.sparsity + length + spec.seed if plain else 0.0
+            fields = {"dense_accuracy": 70.0, "test_accuracy": accuracy}
+            store.put(run().model_copy(update={"spec": spec, "resolved": spec.resolved, **fields}))
+    drawn = laptop(store)
+    assert drawn.methods == {"bip": "bip", "bip, a fifth of IMP's passes": "bip"}
+    means = {(cell.label, cell.sparsity): cell.accuracy.mean for cell in drawn.cells}
+    assert means == {
+        **{("bip", s): 80.5 + 10 * s for s in (0.8, 0.9, 0.95, 0.98)},
+        **{
+            ("bip, a fifth of IMP's passes", s): 60.5 + 10 * s + length
+            for s, length in ((0.9, 44), (0.95, 56), (0.98, 72))
+        },
+    }
+    assert drawn.dense is not None
+    assert drawn.dense.mean == 70.0
+
+
+def test_the_committed_figures_are_of_the_committed_records() -> None:
+    root = Path(__file__).parents[2]
+    store = Store(root / "docs/results/laptop")
+    assert {cell.label for cell in full_size(store).cells} == {"bip"}
+    shown = (root / "docs/images" / CHOSEN[0]).read_text(encoding="utf-8")
+    points = set(re.findall(r'aria-label="([^"]* at [^"]* %: [^"]*)"', shown))
+    cells = laptop(store).cells
+    assert points == {in_words(c.label, c.sparsity, c.accuracy.mean) for c in cells}
