@@ -13,6 +13,7 @@ from torch import nn
 from biprune.data import DATASETS, load_data
 from biprune.experiments.presets import PRESETS, get_preset
 from biprune.experiments.presets.estimate import Estimate, estimate, training_images
+from biprune.experiments.presets.evidence import MORE_STUDY_SEEDS
 from biprune.experiments.presets.scales import LADDER, SIZES, Scale, part
 from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP
@@ -47,7 +48,7 @@ def seeds(name: str, scale: Scale) -> set[int]:
     size = SIZES[scale]
     own = {
         "methods": {*size.seeds, *size.claim_seeds},
-        "settings": {*size.study_seeds},
+        "settings": {*size.study_seeds, *(MORE_STUDY_SEEDS if scale == "laptop" else ())},
         "full-size": {size.seeds[0]},
     }
     return own.get(name, {*size.seeds})
