@@ -30,7 +30,6 @@ from settings_worth import settings_table
 CLAIMED = (0.9, 0.95, 0.98)
 AT_INIT, SOME = ("grasp", "snip", "synflow"), (0.9, 0.95)
 UNITS = (0.4, 0.6, 0.8)  # of filters and channels
-LAST_EPOCHS = 3
 FEWEST_SEEDS = 3
 SETTLED = 0.99  # IoU of the masks of adjacent epochs
 
@@ -96,15 +95,14 @@ def same_cost(runs: Runs) -> Finding:
 
 
 def settles(runs: Runs) -> Finding:
-    """IoU of the masks of adjacent epochs, over the last epochs of the runs."""
+    """IoU of the masks of adjacent epochs, of the first and of the last."""
     parts, wins = [], []
     for sparsity in ALL:
         curves = [[e["iou"] for e in r.history if "iou" in e] for r in PAPER(runs, sparsity)]
         if not curves:
             wins.append(None)
             continue
-        last = fmean(fmean(curve[-LAST_EPOCHS:]) for curve in curves)
-        first = fmean(fmean(curve[:LAST_EPOCHS]) for curve in curves)
+        first, last = (fmean(curve[at] for curve in curves) for at in (0, -1))
         parts.append(f"{percent_of(sparsity)}: {first:.3f} to {last:.3f}")
         wins.append(last >= SETTLED if len(curves) >= FEWEST_SEEDS else None)
     return ", ".join(parts), _verdict(wins)
