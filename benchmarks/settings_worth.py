@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections import defaultdict
 from collections.abc import Iterable
 
@@ -12,6 +11,7 @@ from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import points, spread
+from biprune.report.labels import described
 from biprune.report.verdict import difference
 
 SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
@@ -37,9 +37,8 @@ def settings_table(store: Store) -> str:
 
 def _change(spec: RunSpec, usual_epochs: int) -> str:
     """What a run changes; the passes are the same unless nothing else is changed."""
-    changes = {name: value for name, value in spec.settings.items() if name != "epochs"}
-    if changes:
-        return ", ".join(f"`{name}={json.dumps(value)}`" for name, value in changes.items())
+    if changes := described(spec.settings, [name for name in spec.settings if name != "epochs"]):
+        return f"`{changes}`"
     ratio = spec.settings["epochs"] / usual_epochs
     return "" if ratio == 1 else f"{ratio:g} times the epochs"
 

@@ -17,7 +17,7 @@ CLOSEST = ("bip", "gmp")  # the strongest at equal cost, and each with the other
 SWAPPED = (BiP(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
 OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
 WHOLE = (0.738, 0.9)  # the paper's sparsity for ResNet-20, and one beyond its winning tickets
-MORE_STUDY_SEEDS = (100, 101, 102, 103, 104)
+MORE_STUDY_SEEDS = tuple(range(100, 110))
 # Each a change to BiP's own settings. Those chosen are first, as in all studies: none at all.
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
