@@ -1,6 +1,4 @@
-"""How accurate the methods are, and the paper's claims and ours, by the records of a store.
-
-python benchmarks/claims.py docs/results/laptop
+"""The paper's claims and ours, each with its numbers and a verdict, by the runs of a store.
 
 A claim that one way is better than another is a paired difference of test accuracies over the seeds
 that both have, three at least. It holds where the mean is more than one standard error on the
@@ -11,34 +9,21 @@ standard error on the other side.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Callable, Sequence
 from itertools import pairwise
-from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from biprune.experiments.presets.evidence import CLAIMED, UNITS
 from biprune.experiments.record import RunRecord
-from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import percent_of, points
 from biprune.report.verdict import Difference, difference
-from full_size import full_size_table
-from laptop_runs import ALL, OURS, PAPER, PLAIN, Pick, Runs, accuracy_table, fifth_of_imp, picking
-from settings_worth import settings_table
+from laptop_runs import ALL, OURS, PAPER, PLAIN, Pick, Runs, fifth_of_imp, picking
 
-CLAIMED = (0.9, 0.95, 0.98)
-AT_INIT, SOME = ("grasp", "snip", "synflow"), (0.9, 0.95)
-UNITS = (0.4, 0.6, 0.8)  # of filters and channels
+SINGLE, SOME = ("grasp", "snip", "synflow", "prospr", "earlybird"), (0.9, 0.95)
 FEWEST_SEEDS = 3
 SETTLED = 0.99  # IoU of the masks of adjacent epochs
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("store", type=Path)
-    store = Store(parser.parse_args().store)
-    print(markdown(Runs(store)), full_size_table(store), settings_table(store), sep="\n\n")
 
 
 Finding = tuple[str, str]  # numbers, verdict
@@ -110,88 +95,70 @@ def settles(runs: Runs) -> Finding:
 
 Claim = tuple[str, str, Callable[[Runs], Finding]]  # the words, the preset with its runs, the test
 
-HALF = 10  # epochs of two passes each
-TUNED = (0.8, 0.95)  # where the studies of settings are run
-REWOUND = (0.8, 0.9)  # and that of rewinding
+
+def ablated(words: str, *, or_equal: bool = False, at: float = 0.95, **changes: Any) -> Claim:
+    """The paper's BiP against itself with other settings."""
+    other = picking("bip-paper", **changes)
+    return words, "claims", ahead(PAPER, other, [at], or_equal=or_equal)
 
 
-def ablated(**changes: Any) -> Pick:
-    return picking("bip-paper", epochs=HALF, **changes)
-
-
-def on_units(ours: str, rivals: Sequence[str], *, epochs: int) -> list[Claim]:
+def on_units(ours: str, rivals: Sequence[str]) -> list[Claim]:
     """The same of whole filters and channels, for which the paper too has BiP ahead."""
     return [
         (
             f"on {structure}s more accurate than {name}",
-            structure,
-            ahead(
-                picking(ours, epochs=epochs, structure=structure),
-                picking(name, structure=structure),
-                UNITS,
-            ),
+            "claims",
+            ahead(picking(ours, structure=structure), picking(name, structure=structure), UNITS),
         )
         for structure in ("filter", "channel")
         for name in rivals
     ]
 
 
+def at_equal_passes(ours: Pick, rivals: Sequence[str], at: Sequence[float]) -> list[Claim]:
+    """Against methods that train once."""
+    words = "more accurate than {} at equal passes"
+    return [(words.format(name), "methods", ahead(ours, picking(name), at)) for name in rivals]
+
+
 CLAIMS: list[Claim] = [
     ("as accurate as IMP", "methods", ahead(PAPER, picking("imp"), ALL, or_equal=True)),
     ("its cost does not depend on the sparsity, IMP's does", "methods", same_cost),
+    *at_equal_passes(PAPER, ("omp", "magnitude", "hydra", "gmp"), ALL),
+    *at_equal_passes(PAPER, SINGLE, SOME),
     *(
-        (f"more accurate than {name} at equal passes", "methods", ahead(PAPER, picking(name), at))
-        for names, at in ((("omp", "magnitude", "hydra", "gmp"), ALL), (AT_INIT, SOME))
-        for name in names
-    ),
-    *(
-        (
-            f"no better for retraining from epoch {epoch}",
-            "rewinding",
-            ahead(PAPER, ablated(retrain_epochs=20, rewind_epoch=epoch), REWOUND, or_equal=True),
+        ablated(
+            f"no worse than retrained for 20 passes more from epoch {epoch}",
+            at=0.9,
+            or_equal=True,
+            retrain_epochs=20,
+            rewind_epoch=epoch,
         )
         for epoch in (0, 1)
     ),
-    (
-        "the implicit gradient matters",
-        "ablation-implicit",
-        ahead(PAPER, ablated(implicit_gradient=False), TUNED),
-    ),
-    *(
-        (
-            f"N = 1 is as good as N = {steps}, which costs more",
-            "ablation-steps",
-            ahead(PAPER, ablated(lower_steps=steps), TUNED, or_equal=True),
-        )
-        for steps in (2, 3, 5)
-    ),
-    *(
-        (
-            f"different batches are better than {scheme} ones",
-            "batch-schemes",
-            ahead(PAPER, ablated(batches=scheme), TUNED),
-        )
-        for scheme in ("same", "reverse")
-    ),
+    ablated("the implicit gradient matters", implicit_gradient=False),
+    ablated("N = 1 is as good as N = 3 at half the cost", or_equal=True, lower_steps=3),
+    ablated("different batches are better than same ones", batches="same"),
+    ablated("different batches are better than reverse ones", batches="reverse"),
     ("the mask settles: IoU goes to 1", "methods", settles),
     *(
-        (
-            f"gamma 1 is as good as gamma {gamma:g}",
-            "ablation-gamma",
-            ahead(PAPER, ablated(gamma=gamma), TUNED, or_equal=True),
-        )
-        for gamma in (0.1, 0.5, 5.0, 10.0)
+        ablated(f"gamma 1 is as good as gamma {gamma:g}", or_equal=True, gamma=gamma)
+        for gamma in (0.1, 0.5, 10.0)
     ),
-    *on_units("bip-paper", ("imp", "omp", "hydra", "grasp", "gmp"), epochs=HALF),
+    *on_units("bip-paper", ("imp", "omp", "hydra", "grasp", "gmp")),
 ]
 OUR_CLAIMS: list[Claim] = [
-    *(
-        (f"more accurate than {name} at equal passes", "methods", ahead(OURS, pick, CLAIMED))
-        for name, pick in {
-            "BiP as published": PAPER,
-            **{name: picking(name) for name in ("gmp", "hydra", "omp", "magnitude")},
-            "gmp with Nesterov's momentum": picking("gmp", nesterov=True),
-        }.items()
+    (
+        "more accurate than BiP as published at equal passes",
+        "methods",
+        ahead(OURS, PAPER, CLAIMED),
+    ),
+    *at_equal_passes(OURS, ("gmp", "hydra", "omp", "magnitude"), CLAIMED),
+    *at_equal_passes(OURS, SINGLE, SOME),
+    (
+        "more accurate than gmp with Nesterov's momentum at equal passes",
+        "methods",
+        ahead(OURS, picking("gmp", nesterov=True), CLAIMED),
     ),
     (
         "more accurate than gmp even with plain momentum and decay",
@@ -208,21 +175,12 @@ OUR_CLAIMS: list[Claim] = [
         "methods",
         ahead(fifth_of_imp, picking("imp"), CLAIMED, or_equal=True),
     ),
-    *on_units("bip", ("omp", "hydra", "gmp"), epochs=20),
+    *on_units("bip", ("bip-paper", "imp", "omp", "hydra", "grasp", "gmp")),
 ]
 
 
-def markdown(runs: Runs) -> str:
-    """The accuracies, our claims of today's default, and the paper's of its BiP."""
-    tables = [
-        accuracy_table(runs),
-        _table("BiP as it is here (`bip`) is", OUR_CLAIMS, runs),
-        _table("BiP as published (`bip-paper`) is", CLAIMS, runs),
-    ]
-    return "\n\n".join(tables)
-
-
-def _table(head: str, claims: Sequence[Claim], runs: Runs) -> str:
+def claims_table(head: str, claims: Sequence[Claim], runs: Runs) -> str:
+    """Of the claims that have runs: the preset that runs them, the numbers, the verdict."""
     lines = [f"| {head} | preset | difference in points, or as said (seeds) | verdict |"]
     lines.append("|---|---|---|---|")
     for text, preset, check in claims:
@@ -230,7 +188,3 @@ def _table(head: str, claims: Sequence[Claim], runs: Runs) -> str:
         if numbers:
             lines.append(f"| {text} | `{preset}` | {numbers} | {verdict} |")
     return "\n".join(lines)
-
-
-if __name__ == "__main__":
-    main()

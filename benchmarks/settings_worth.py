@@ -10,9 +10,10 @@ from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
-from biprune.report.formatting import points, spread
+from biprune.report.formatting import points
 from biprune.report.labels import described
 from biprune.report.verdict import difference
+from laptop_runs import shown
 
 SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
 HEAD = ("change of `bip` (seeds)", *SCALES.values())
@@ -29,7 +30,7 @@ def settings_table(store: Store) -> str:
             runs[_change(spec, usual[spec.data]), spec.data].append(record)
     lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(SCALES)]
     for change in dict.fromkeys(_change(spec, usual[spec.data]) for spec in specs):
-        cells = [_shown(change, runs[change, data], runs["", data]) for data in SCALES]
+        cells = [_worth(change, runs[change, data], runs["", data]) for data in SCALES]
         if any(cell != "-" for cell in cells):
             lines.append("| " + " | ".join([change or "none", *cells]) + " |")
     return "\n".join(lines)
@@ -43,9 +44,9 @@ def _change(spec: RunSpec, usual_epochs: int) -> str:
     return "" if ratio == 1 else f"{ratio:g} times the epochs"
 
 
-def _shown(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
+def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
     sample, usual = sample_of(runs), sample_of(default)
     if not change:
-        return f"{spread(sample.mean, sample.std)} ({sample.n})" if sample.n else "-"
+        return shown(sample)
     paired = difference(sample, usual)
     return f"{points(paired.mean, paired.error)} ({paired.n})" if paired else "-"

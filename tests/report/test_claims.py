@@ -12,9 +12,9 @@ from hand_records import epochs, failed, seeds
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
-from claims import OUR_CLAIMS, ahead, markdown, same_cost, settles
-from full_size import full_size_table
-from laptop_runs import PAPER, Runs, accuracy_table, picking
+from claims import CLAIMS, OUR_CLAIMS, ahead, claims_table, same_cost, settles
+from laptop_runs import PAPER, Runs, accuracy_table, dense_line, picking, units_table
+from results_page import filled, tables
 from settings_worth import settings_table
 
 
@@ -94,23 +94,53 @@ def test_cost_and_iou_of_the_published_method() -> None:
     assert settles(one_seed)[1] == "not judged: too few seeds"
 
 
+def rows(claims: Any, runs: list[RunRecord]) -> list[str]:
+    return claims_table("head", claims, Runs(runs)).splitlines()[2:]
+
+
 def test_the_tables_have_only_what_was_run() -> None:
-    table = markdown(Runs([*GMP, *of("bip", 0.9, 71.0, 72.0, 73.0)]))
-    rows = [line for line in table.splitlines() if "`methods`" in line]
     claim = "| more accurate than gmp at equal passes | `methods`"
-    assert rows == [f"{claim} | 90 %: +1.00 ± 0.00 (3) | holds so far |"]
-    assert len(OUR_CLAIMS) > 5
+    assert rows(OUR_CLAIMS, [*GMP, *of("bip", 0.9, 71.0, 72.0, 73.0)]) == [
+        f"{claim} | 90 %: +1.00 ± 0.00 (3) | holds so far |"
+    ]
+    assert rows(CLAIMS, GMP) == []
 
 
 def test_filters_are_judged_apart_from_weights() -> None:
-    filters = {"structure": "filter"}
-    runs = [record for s in (0.4, 0.8) for record in of("omp", s, 60.0, 61.0, 62.0, made=filters)]
-    for sparsity, first in ((0.4, 61.0), (0.8, 60.5)):
-        runs += of("bip", sparsity, first, 62.0, 63.0, made=filters)
-    rows = [line for line in markdown(Runs(runs)).splitlines() if "`filter`" in line]
-    numbers = "40 %: +1.00 ± 0.00 (3), 80 %: +0.83 ± 0.17 (3)"
-    claim = "| on filters more accurate than omp | `filter`"
-    assert rows == [f"{claim} | {numbers} | holds so far |"]
+    runs = of("omp", 0.6, 60.0, 61.0, 62.0, made={"structure": "filter"})
+    runs += of("bip", 0.6, 60.5, 62.0, 63.0, made={"structure": "filter"})
+    runs += of("bip", 0.6, 50.0, made={"structure": "channel"})
+    claim = "| on filters more accurate than omp | `claims`"
+    assert rows(OUR_CLAIMS, runs) == [f"{claim} | 60 %: +0.83 ± 0.17 (3) | holds |"]
+    assert units_table(Runs(runs)).splitlines() == [
+        "| test accuracy, % (seeds) | filters, 60 % | channels, 60 % |",
+        "|---|---:|---:|",
+        "| bip | 61.83 ± 1.26 (3) | 50.00 (1) |",
+        "| omp | 61.00 ± 1.00 (3) | - |",
+    ]
+
+
+def test_a_claim_of_a_setting_is_about_the_runs_that_change_it_alone() -> None:
+    def paper(*accuracies: float, **settings: Any) -> list[RunRecord]:
+        made, history = {"settings": {"epochs": 10, **settings}}, epochs(iou=[0.5])
+        return of("bip-paper", 0.95, *accuracies, made=made, history=history)
+
+    runs = [*paper(70.0, 71.0, 72.0), *paper(69.0, 70.5, 71.0, implicit_gradient=False)]
+    runs += paper(0.0, 0.0, 0.0, implicit_gradient=False, lr=0.1)
+    found = [row for row in rows(CLAIMS, runs) if "`claims`" in row]
+    numbers = "95 %: +0.83 ± 0.17 (3)"
+    assert found == [f"| the implicit gradient matters | `claims` | {numbers} | holds |"]
+
+
+def test_every_claim_is_about_runs_of_its_preset() -> None:
+    """With a record for every run of the presets no claim is left unjudged."""
+    specs = {s.key: s for name in ("methods", "claims") for s in PRESETS[name].specs("laptop")}
+    made = {"test_accuracy": 70.0, "history": epochs(iou=[0.5, 1.0])}
+    runs = [RunRecord(spec=s, resolved=s.resolved, **made) for s in specs.values()]
+    for name, claims in (("ours", OUR_CLAIMS), ("the paper's", CLAIMS)):
+        judged = rows(claims, [r.model_copy(update={"backward_passes": 1}) for r in runs])
+        assert len(judged) == len(claims), name
+        assert not [row for row in judged if "not judged" in row or "so far" in row]
 
 
 @pytest.mark.parametrize(
@@ -162,15 +192,27 @@ def test_what_a_setting_is_worth(tmp_path: Path) -> None:
     ]
 
 
-def test_the_document_has_what_the_committed_records_say() -> None:
+@pytest.mark.parametrize(("name", "count"), [("docs/results.md", 6), ("README.md", 3)])
+def test_the_pages_have_what_the_committed_records_say(name: str, count: int) -> None:
     root = Path(__file__).parents[2]
-    document = (root / "docs/results.md").read_text(encoding="utf-8")
-    store = Store(root / "docs/results/laptop")
-    tables = (markdown(Runs(store)), full_size_table(store), settings_table(store))
-    rows = [row for table in tables for row in table.splitlines()]
-    assert any("± " in row for row in rows)
-    assert any(row.startswith("| dense | ") for row in rows)
-    assert [row for row in rows if row not in document] == []
+    page = (root / name).read_text(encoding="utf-8")
+    found = tables(Store(root / "docs/results/laptop"))
+    assert page.count("<!-- end -->") == count
+    assert filled(page, found) == page
+    assert all("± " in found[place] for place in ("accuracy", "our-claims", "claims", "settings"))
+
+
+def test_a_table_goes_to_its_place_and_the_rest_stays() -> None:
+    page = "a\n<!-- one -->\nold\n\nolder\n<!-- end -->\nb\n<!-- two -->\n\n<!-- end -->\n"
+    assert filled(page, {"one": "1", "two": "2\n3"}) == (
+        "a\n<!-- one -->\n1\n<!-- end -->\nb\n<!-- two -->\n2\n3\n<!-- end -->\n"
+    )
+
+
+def test_dense_accuracies_are_of_the_networks_that_were_pruned() -> None:
+    runs = of("bip", 0.9, 71.0, 72.0, dense_accuracy=70.0)
+    runs += of("gmp", 0.9, 71.0, dense_accuracy=70.0)
+    assert dense_line(Runs(runs)) == "Dense: 70.00 ± 0.00 (2)."
 
 
 def test_the_readme_has_numbers_of_the_document() -> None:

@@ -1,0 +1,55 @@
+"""Print the tables of docs/results.md from the records of a store, and put them into pages.
+
+python benchmarks/results_page.py docs/results/laptop docs/results.md README.md
+
+A table stands between <!-- name --> and <!-- end -->; the rest of a page is left as it is.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from pathlib import Path
+
+from biprune.experiments.store import Store
+from claims import CLAIMS, OUR_CLAIMS, claims_table
+from full_size import full_size_table
+from laptop_runs import FEW, Runs, accuracy_table, dense_line, units_table
+from settings_worth import settings_table
+
+PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("store", type=Path)
+    parser.add_argument("pages", type=Path, nargs="*")
+    options = parser.parse_args()
+    found = tables(Store(options.store))
+    print(*found.values(), sep="\n\n")
+    for page in options.pages:
+        page.write_text(filled(page.read_text(encoding="utf-8"), found), encoding="utf-8")
+
+
+def tables(store: Store) -> dict[str, str]:
+    """Every table by the name of its place."""
+    runs = Runs(store)
+    return {
+        "accuracy": accuracy_table(runs),
+        "few": accuracy_table(runs, FEW),
+        "units": units_table(runs),
+        "dense": dense_line(runs),
+        "our-claims": claims_table("BiP as it is here (`bip`) is", OUR_CLAIMS, runs),
+        "claims": claims_table("BiP as published (`bip-paper`) is", CLAIMS, runs),
+        "full-size": full_size_table(store),
+        "settings": settings_table(store),
+    }
+
+
+def filled(page: str, found: dict[str, str]) -> str:
+    """The page with the table of each place in it."""
+    return PLACE.sub(lambda place: f"{place[1]}{found[place[2]]}{place[3]}", page)
+
+
+if __name__ == "__main__":
+    main()
