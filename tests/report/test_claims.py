@@ -200,6 +200,7 @@ def test_the_pages_have_what_the_committed_records_say(name: str, count: int) ->
     assert page.count("<!-- end -->") == count
     assert filled(page, found) == page
     assert all("± " in found[place] for place in ("accuracy", "our-claims", "claims", "settings"))
+    assert found["headline"].count("\n") == 3  # head, rule, two claims
 
 
 def test_a_table_goes_to_its_place_and_the_rest_stays() -> None:
