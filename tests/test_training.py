@@ -14,7 +14,7 @@ import biprune
 from biprune.batches import classification_loss
 from biprune.loop import Cost, Event
 from biprune.masks import Masks
-from biprune.schedule import LRSchedule, cubic_sparsity
+from biprune.schedule import LRSchedule, gradual_sparsity
 from biprune.selection import select
 from biprune.structure import get_structure
 
@@ -401,7 +401,7 @@ def test_schedules_at_named_points() -> None:
     assert [warm.factor(d) for d in (0.0, 0.05, 0.1, 0.2, 0.9)] == pytest.approx(
         [0, 0.25, 0.5, 1, 1]
     )
-    assert [cubic_sparsity(0.8, d, 0.5) for d in (0.0, 0.25, 0.5, 0.9)] == pytest.approx(
+    assert [gradual_sparsity(0.8, d, 0.5) for d in (0.0, 0.25, 0.5, 0.9)] == pytest.approx(
         [0, 0.8 * 7 / 8, 0.8, 0.8]
     )
     assert biprune.OMP(warmup_epochs=40).scaled(16).warmup_epochs == 4

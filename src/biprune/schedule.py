@@ -45,10 +45,11 @@ class LRSchedule:
         return warm
 
 
-def cubic_sparsity(target: float, done: float, ramp: float) -> float:
+def gradual_sparsity(target: float, done: float, ramp: float, *, power: int = 3) -> float:
     """From 0 to `target` over the first `ramp` of the run, then fixed (Zhu and Gupta 2017).
 
-    s(t) = target * (1 - (1 - t / ramp)^3): fast while weights are plenty, slow at the end.
+    s(t) = target * (1 - (1 - t / ramp)^power): cubic, it is fast while weights are plenty and slow
+    at the end.
     """
     remaining = max(0.0, 1.0 - done / ramp)
-    return target * (1.0 - remaining**3)
+    return target * (1.0 - remaining**power)

@@ -49,11 +49,11 @@ from biprune.methods.level_settings import (
     ScoreInit,
     ScoreOptimizer,
 )
-from biprune.schedule import LRSchedule, Shape, cubic_sparsity
+from biprune.schedule import LRSchedule, Shape, gradual_sparsity
 from biprune.sgd import set_lr
 from biprune.training import Recipe
 
-SparsitySchedule = Literal["direct", "cubic"]
+SparsitySchedule = Literal["direct", "cubic", "linear"]
 
 
 @dataclass(frozen=True)
@@ -65,8 +65,8 @@ class BiP(TrainingMethod):
     the epoch's batches in reverse order (and holds them in memory); "same" reuses the lower one.
     With `passes` 1 the mask has no batch of its own: the gradient of the last theta-step moves both
     levels at once, for half the cost.
-    `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run,
-    "direct" prunes at once. With `follow_weights` the mask is chosen by |theta| + scores, which
+    `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run, fast
+    at first, "linear" in equal steps; "direct" prunes at once. With `follow_weights` the mask is chosen by |theta| + scores, which
     start at 0, otherwise by scores that start as `score_init` says.
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
     `weight_decay`; `freeze_pruned` leaves pruned weights alone: they neither decay nor drift by the
@@ -280,6 +280,8 @@ class BiPAlgorithm:
         self._last_masks = self.optimizer.masks
 
     def _sparsity(self, done: float) -> float:
-        if self._method.sparsity_schedule == "direct":
-            return self._target.sparsity
-        return cubic_sparsity(self._target.sparsity, done, self._method.ramp)
+        target, method = self._target.sparsity, self._method
+        if method.sparsity_schedule == "direct":
+            return target
+        power = 3 if method.sparsity_schedule == "cubic" else 1
+        return gradual_sparsity(target, done, method.ramp, power=power)

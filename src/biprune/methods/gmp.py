@@ -31,7 +31,7 @@ from biprune.methods.base import (
     magnitudes,
     mask_record,
 )
-from biprune.schedule import Shape, cubic_sparsity
+from biprune.schedule import Shape, gradual_sparsity
 from biprune.sgd import MaskedSGD, set_lr
 
 
@@ -128,7 +128,7 @@ class GMPAlgorithm:
         self._last_masks = self.weights.masked.masks
 
     def _sparsity(self, done: float) -> float:
-        return cubic_sparsity(self._target.sparsity, done, self._method.ramp)
+        return gradual_sparsity(self._target.sparsity, done, self._method.ramp)
 
     def _redraw(self, sparsity: float) -> None:
         scores = {name: theta.abs() for name, theta in self.weights.theta.items()}

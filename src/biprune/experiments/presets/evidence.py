@@ -36,6 +36,7 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"passes": 2},
     {"sparsity_schedule": "direct"},
+    {"sparsity_schedule": "linear"},
     {"ramp": 0.3},
     {"ramp": 0.9},
     {"follow_weights": False},
