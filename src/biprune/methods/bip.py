@@ -66,8 +66,9 @@ class BiP(TrainingMethod):
     With `passes` 1 the mask has no batch of its own: the gradient of the last theta-step moves both
     levels at once, for half the cost.
     `sparsity_schedule` "cubic" goes from dense to the target over the first `ramp` of the run, fast
-    at first, "linear" in equal steps; "direct" prunes at once. With `follow_weights` the mask is chosen by |theta| + scores, which
-    start at 0, otherwise by scores that start as `score_init` says.
+    at first, "linear" in equal steps; "direct" prunes at once. With `follow_weights` the mask is
+    chosen by |theta| + scores, which start at 0, otherwise by scores that start as `score_init`
+    says.
     `couple_gamma` decays theta by gamma, as the formula of the theta-step says, in place of
     `weight_decay`; `freeze_pruned` leaves pruned weights alone: they neither decay nor drift by the
     momentum they had. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
