@@ -17,7 +17,7 @@ def full_size_table(store: Store) -> str:
     dense = store.get(specs[0].dense_spec)
     for spec in (specs[0].dense_spec, *specs):
         record = store.get(spec)
-        if record is not None and dense is not None:
+        if record is not None and record.status == "done" and dense is not None:
             epoch = dense.backward_passes / spec.dense["epochs"]
             lines.append(_row(record, record.backward_passes / epoch))
     return "\n".join(lines)

@@ -12,16 +12,17 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from biprune.experiments.presets import PRESETS
+from biprune.experiments.presets.evidence import HIGH
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
 from biprune.report.comparison import Comparison
 from biprune.report.figures import write_figures
 from biprune.report.summary import summarise
-from laptop_runs import ALL, OURS, PAPER, Pick, Runs, fifth_of_imp, picking
+from laptop_runs import BIP, LONG_BIP, PAPER, Pick, Runs, picking
 
-ROWS: dict[str, Pick] = {
-    "bip": OURS,
-    "bip, a fifth of IMP's passes": fifth_of_imp,
+LINES: dict[str, Pick] = {
+    "bip": BIP,
+    "bip, a fifth of IMP's passes": LONG_BIP,
     "bip-paper": PAPER,
     **{name: picking(name) for name in ("imp", "omp", "gmp", "hydra", "magnitude")},
 }
@@ -47,7 +48,7 @@ def main() -> None:
 def laptop(store: Store) -> Comparison:
     """The rows that are drawn, each under one name whatever its runs differ in."""
     runs = Runs(store)
-    picked = {name: [r for s in ALL for r in pick(runs, s)] for name, pick in ROWS.items()}
+    picked = {name: [r for s in HIGH for r in pick(runs, s)] for name, pick in LINES.items()}
     parts = {name: _compared(store, records) for name, records in picked.items() if records}
     everything = _compared(store, [r for records in picked.values() for r in records])
     return replace(
@@ -60,7 +61,7 @@ def laptop(store: Store) -> Comparison:
 
 def full_size(store: Store) -> Comparison:
     records = [store.get(spec) for spec in PRESETS["full-size"].specs("laptop")]
-    compared = _compared(store, [record for record in records if record is not None])
+    compared = _compared(store, [r for r in records if r is not None and r.status == "done"])
     return replace(compared, title="ResNet-20 on CIFAR-10")
 
 

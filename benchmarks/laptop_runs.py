@@ -1,18 +1,18 @@
 """The runs of the laptop benchmark in a store, and how accurate they are.
 
-All prune a ResNet-8 on 10,000 images of CIFAR-10; they differ in method, settings, structure,
-sparsity and seed.
+They are those of the presets `methods`, `controls` and `claims`: all prune a ResNet-8 on 10,000
+images of CIFAR-10, and differ in method, settings, structure, sparsity and seed.
 """
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import cache
 from typing import Any
 
-from biprune.experiments.presets.base import RESNET20
-from biprune.experiments.presets.evidence import UNITS
-from biprune.experiments.presets.scales import SIZES
+from biprune.experiments.presets import PRESETS
+from biprune.experiments.presets.evidence import HIGH, OTHERS, UNITS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP
@@ -20,25 +20,27 @@ from biprune.report.comparison import sample_of
 from biprune.report.formatting import percent_of, spread
 from biprune.report.verdict import Sample
 
-ALL = (0.8, 0.9, 0.95, 0.98)
-BENCHMARK = SIZES["laptop"].fit(RESNET20)
+JUDGED = ("methods", "controls", "claims")
+
+
+@cache
+def benchmark() -> dict[str, RunSpec]:
+    """Every run that counts, by its key."""
+    return {spec.key: spec for name in JUDGED for spec in PRESETS[name].specs("laptop")}
 
 
 class Runs:
     """The benchmark's runs by method, structure, sparsity, and what they change of its defaults."""
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
+        self.all = [r for r in records if r.status == "done" and r.key in benchmark()]
         self._by_place: defaultdict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
-        self.dense: dict[int, float] = {}  # what each seed had before it was pruned
-        for record in records:
+        for record in self.all:
             spec = record.spec
-            if record.status == "done" and _in_benchmark(spec):
-                changes = {n: v for n, v in spec.settings.items() if n not in ("epochs", "stops")}
-                length = spec.settings.get("epochs")
-                place = (spec.method, spec.structure, spec.sparsity, _frozen(changes), length)
-                self._by_place[place].append(record)
-                if record.dense_accuracy is not None:
-                    self.dense[spec.seed] = record.dense_accuracy
+            changes = {n: v for n, v in spec.settings.items() if n not in ("epochs", "stops")}
+            length = spec.settings.get("epochs")
+            place = (spec.method, spec.structure, spec.sparsity, _frozen(changes), length)
+            self._by_place[place].append(record)
 
     def get(
         self,
@@ -50,18 +52,7 @@ class Runs:
         **changes: Any,
     ) -> list[RunRecord]:
         """The runs of every seed."""
-        return self._by_place[method, structure, sparsity, _frozen(changes), epochs]
-
-
-def _in_benchmark(spec: RunSpec) -> bool:
-    """Whether a run is on the benchmark's data and network, and not of the study of settings."""
-    size = SIZES["laptop"]
-    if spec.seed not in size.claim_seeds:
-        return False
-    given = (spec.model, spec.data, spec.model_options, spec.data_options)
-    dense = {name: v for name, v in spec.dense.items() if name != "rewind_epochs"}
-    wanted = (BENCHMARK.model, BENCHMARK.data, BENCHMARK.model_options, size.data_options)
-    return given == wanted and dense == size.dense and spec.scope is None
+        return self._by_place.get((method, structure, sparsity, _frozen(changes), epochs), [])
 
 
 def _frozen(changes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -77,40 +68,50 @@ def picking(method: str, *, epochs: int | None = None, **changes: Any) -> Pick:
     return lambda runs, sparsity: runs.get(method, sparsity, epochs=length, **changes)
 
 
+def fifth_of_imp(method: str, **changes: Any) -> Pick:
+    """With a fifth of what IMP takes to the sparsity alone."""
+
+    def pick(runs: Runs, sparsity: float) -> list[RunRecord]:
+        passes = int(IMP(epochs=20).data_passes(sparsity)) // 5
+        return runs.get(method, sparsity, epochs=passes, **changes)
+
+    return pick
+
+
+BIP = picking("bip")
+PLAIN_BIP = picking("bip", nesterov=False, freeze_pruned=False)
+LONG_BIP = fifth_of_imp("bip")
 PAPER = picking("bip-paper")
-OURS = picking("bip")
-PLAIN = picking("bip", nesterov=False, freeze_pruned=False)
-
-
-def fifth_of_imp(runs: Runs, sparsity: float) -> list[RunRecord]:
-    """BiP with a fifth of what IMP takes to this sparsity alone."""
-    passes = int(IMP(epochs=20).data_passes(sparsity)) // 5
-    return runs.get("bip", sparsity, epochs=passes)
-
-
-SINGLE = ("omp", "magnitude", "grasp", "snip", "synflow", "prospr", "earlybird", "random")
-ROWS: dict[str, Pick] = {
-    "bip": OURS,
-    "bip, plain momentum and decay": PLAIN,
-    "gmp, Nesterov's momentum": picking("gmp", nesterov=True),
-    "gmp": picking("gmp"),
-    "hydra": picking("hydra"),
+ONE_PASS = picking("bip-paper", epochs=20, passes=1, lr=0.1)
+IMP_RUNS = picking("imp")
+LIKE_BIP = {"schedule": "cosine", "nesterov": True}
+GMP_NESTEROV = picking("gmp", nesterov=True)
+LONG = "{}, a fifth of IMP's passes (44, 56, 72 from 90 % on)"
+FEW: dict[str, Pick] = {
+    "bip": BIP,
+    **{name: picking(name) for name in ("gmp", "hydra")},
     "bip-paper": PAPER,
-    "bip-paper in one pass, rate 0.1": picking("bip-paper", epochs=20, passes=1, lr=0.1),
-    **{name: picking(name) for name in SINGLE},
-    "bip, a fifth of IMP's passes: 44, 56, 72": fifth_of_imp,
-    "imp, 160, 240, 320 and 420 passes": picking("imp"),
+    **{name: picking(name) for name in ("magnitude", "omp", *OTHERS)},
+    LONG.format("bip"): LONG_BIP,
+    "imp, 160, 240, 320 and 420 passes": IMP_RUNS,
 }
-
-
-FEW = ("bip", "gmp", "hydra", "bip-paper", "magnitude", "omp", "snip", *list(ROWS)[-2:])
+MORE: dict[str, Pick] = {
+    "bip, plain momentum and decay": PLAIN_BIP,
+    "bip-paper in one pass, rate 0.1": ONE_PASS,
+    "gmp, Nesterov's momentum": GMP_NESTEROV,
+    "the same, pruned weights left alone": picking("gmp", nesterov=True, freeze_pruned=True),
+    "magnitude, cosine, Nesterov's momentum": picking("magnitude", **LIKE_BIP),
+    "snip, 40 passes": picking("snip", epochs=40),
+    LONG.format("gmp, Nesterov's momentum"): fifth_of_imp("gmp", nesterov=True),
+    "imp, cosine, Nesterov's momentum, 220 and 300 passes": picking("imp", **LIKE_BIP),
+}
 ON_UNITS = ("bip", "gmp", "bip-paper", "hydra", "omp", "grasp", "imp")
 
 
-def accuracy_table(runs: Runs, rows: Iterable[str] = ROWS) -> str:
+def accuracy_table(runs: Runs, rows: Mapping[str, Pick]) -> str:
     """Of each row at each sparsity the mean and standard deviation, and the number of seeds."""
-    cells = {name: [ROWS[name](runs, sparsity) for sparsity in ALL] for name in rows}
-    return _table(list(map(percent_of, ALL)), cells)
+    cells = {name: [pick(runs, sparsity) for sparsity in HIGH] for name, pick in rows.items()}
+    return _table(list(map(percent_of, HIGH)), cells)
 
 
 def units_table(runs: Runs) -> str:
@@ -124,11 +125,24 @@ def units_table(runs: Runs) -> str:
 
 
 def dense_line(runs: Runs) -> str:
-    """How accurate the networks are that all methods prune."""
-    return f"Dense: {shown(Sample(runs.dense))}."
+    """How accurate the networks are that all methods prune, and if they are trained on."""
+    before = {r.spec.seed: r.dense_accuracy for r in runs.all if r.dense_accuracy is not None}
+    line = f"Dense, before pruning: {shown(Sample(before))}."
+    trained_on = GMP_NESTEROV(runs, 0.0)
+    more = f" Not pruned but trained on for 20 passes: {shown(sample_of(trained_on))}."
+    return line + more if trained_on else line
 
 
-def _table(columns: list[str], cells: Mapping[str, list[list[RunRecord]]]) -> str:
+def made_line(runs: Runs) -> str:
+    """When and on what the runs were made."""
+    names = ("processor", "torch")
+    processors, versions = (sorted({str(r.environment.get(n)) for r in runs.all}) for n in names)
+    days = sorted(str(r.environment.get("finished"))[:10] for r in runs.all)
+    when = " to ".join(dict.fromkeys(days[:1] + days[-1:]))
+    return f"{', '.join(processors)}, one thread a run; torch {', '.join(versions)}; {when}."
+
+
+def _table(columns: Sequence[str], cells: Mapping[str, list[list[RunRecord]]]) -> str:
     """As Markdown; rows without any run are left out."""
     head = ["test accuracy, % (seeds)", *columns]
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * len(columns)]

@@ -14,7 +14,7 @@ from pathlib import Path
 from biprune.experiments.store import Store
 from claims import CLAIMS, OUR_CLAIMS, claims_table
 from full_size import full_size_table
-from laptop_runs import FEW, Runs, accuracy_table, dense_line, units_table
+from laptop_runs import FEW, MORE, Runs, accuracy_table, dense_line, made_line, units_table
 from settings_worth import settings_table
 
 OURS = "BiP as it is here (`bip`) is"
@@ -40,10 +40,11 @@ def tables(store: Store) -> dict[str, str]:
     """Every table by the name of its place."""
     runs = Runs(store)
     return {
-        "accuracy": accuracy_table(runs),
-        "few": accuracy_table(runs, FEW),
+        "accuracy": accuracy_table(runs, FEW),
+        "more": accuracy_table(runs, MORE),
         "units": units_table(runs),
         "dense": dense_line(runs),
+        "made": made_line(runs),
         "our-claims": claims_table(OURS, OUR_CLAIMS, runs),
         "headline": claims_table(OURS, [c for c in OUR_CLAIMS if c[0] in HEADLINE], runs),
         "claims": claims_table("BiP as published (`bip-paper`) is", CLAIMS, runs),

@@ -13,6 +13,7 @@ from biprune.report.comparison import sample_of
 from biprune.report.formatting import points
 from biprune.report.labels import described
 from biprune.report.verdict import difference
+from claims import FEWEST_SEEDS
 from laptop_runs import shown
 
 SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
@@ -49,4 +50,7 @@ def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord])
     if not change:
         return shown(sample)
     paired = difference(sample, usual)
-    return f"{points(paired.mean, paired.error)} ({paired.n})" if paired else "-"
+    if paired is None:
+        return "-"
+    error = paired.error if paired.n >= FEWEST_SEEDS else None  # two say nothing of the spread
+    return f"{points(paired.mean, error)} ({paired.n})"

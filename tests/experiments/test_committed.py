@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from pathlib import Path
 
 from biprune.experiments.presets import PRESETS
@@ -27,3 +28,22 @@ def test_every_committed_record_belongs_to_a_preset() -> None:
         for key in (spec.key, spec.dense_spec.key)
     }
     assert {record.key for record in STORE} <= known
+
+
+def test_all_methods_prune_one_dense_network_a_seed() -> None:
+    found: dict[str, set[float | None]] = {}
+    for record in STORE:
+        if record.dense_accuracy is not None:
+            found.setdefault(record.spec.dense_spec.key, set()).add(record.dense_accuracy)
+    assert len(found) > 5
+    assert {len(accuracies) for accuracies in found.values()} == {1}
+
+
+def test_equal_passes_are_equal() -> None:
+    """But for the few that scoring at initialization takes."""
+    specs = PRESETS["methods"].specs("laptop")
+    usual = [s for s in specs if s.method != "imp" and s.settings["epochs"] <= 20]
+    records = [record for spec in usual if (record := STORE.get(spec)) is not None]
+    assert len(records) > 50
+    steps = 20 * math.ceil(10_000 / 64)
+    assert {r.spec.method for r in records if abs(r.backward_passes / steps - 1) > 0.02} == set()

@@ -176,6 +176,30 @@ def test_gmp_can_bring_a_weight_back() -> None:
 
 
 @pytest.mark.parametrize(
+    ("frozen", "kept", "value"),
+    [
+        (False, [True, False], 0.8 * (1 - 0.2 * 0.853553) * 0.9 * (1 - 0.2 * 0.146447)),
+        (True, [False, True], 0.72 * 0.9),  # whichever is kept shrinks below the one that waits
+    ],
+)
+def test_gmp_lets_pruned_weights_decay_unless_they_are_frozen(
+    frozen: bool, kept: list[bool], value: float
+) -> None:
+    """Decay alone, by 2 lr a step, lr 0.1 on a cosine: the two weights keep their order or not."""
+    model = nn.Linear(2, 1, bias=False)
+    with torch.no_grad():
+        model.weight.copy_(torch.tensor([[1.0, 0.9]]))
+    data = [(torch.ones(1, 2), torch.tensor([0.0]))]
+    settings = {"lr": 0.1, "momentum": 0.0, "weight_decay": 2.0, "ramp": 1.0, "mask_every": 1}
+    method = biprune.GMP(epochs=4, freeze_pruned=frozen, **settings)
+    ticket = biprune.prune(
+        model, data, method, sparsity=0.5, loss=lambda model, batch: 0.0 * model(batch[0]).sum()
+    )
+    assert ticket.masks["weight"].tolist() == [kept]
+    assert ticket.model.weight.max().item() == pytest.approx(value)
+
+
+@pytest.mark.parametrize(
     ("method", "text"),
     [
         (lambda: biprune.IMP(rate=1.0), r"`rate` must be in \(0, 1\), got 1"),

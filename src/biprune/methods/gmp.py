@@ -40,6 +40,7 @@ class GMP(TrainingMethod):
     """Raise the sparsity along a cubic curve while the weights train on.
 
     Masks are drawn anew every `mask_every` steps until the end of the `ramp`, a part of the run.
+    `freeze_pruned` is BiP's: pruned weights neither decay nor drift by the momentum they had.
     """
 
     name: ClassVar[str] = "gmp"
@@ -51,6 +52,7 @@ class GMP(TrainingMethod):
     schedule: Shape = "cosine"
     ramp: float = 0.6
     mask_every: int = 10
+    freeze_pruned: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -80,6 +82,7 @@ class GMPAlgorithm:
             momentum=method.momentum,
             weight_decay=method.weight_decay,
             nesterov=method.nesterov,
+            freeze_pruned=method.freeze_pruned,
         )
         self._schedule = method.recipe().lr_schedule()
         self._last_masks = everything

@@ -1,4 +1,4 @@
-"""The paper's figures and tables by name, and four studies of our own, each at three scales."""
+"""The paper's figures and tables by name, and five studies of our own, each at three scales."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Does BiP win? Every method at equal cost, the paper's claims, what each default is worth."""
+"""Does BiP win? Every method at equal cost, what else could explain it, and the paper's claims."""
 
 from __future__ import annotations
 
@@ -9,7 +9,8 @@ from biprune.experiments.presets.ablations import RETRAINING
 from biprune.experiments.presets.base import COMPARED, RESNET20, Preset, distinct, expand, sized
 from biprune.experiments.presets.scales import Size, part
 from biprune.experiments.spec import RunSpec
-from biprune.methods import GMP, IMP, BiP
+from biprune.methods import GMP, IMP, SNIP, BiP, Magnitude
+from biprune.methods.base import TrainingMethod
 
 HIGH = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
@@ -72,20 +73,28 @@ CHANGES: tuple[dict[str, Any], ...] = (
 def _methods(size: Size) -> list[RunSpec]:
     single = size.paper_bip(passes=1, lr=0.1, epochs=size.passes or BiP.paper().epochs)
     more = replace(size, seeds=size.claim_seeds)
-    swapped = [m if size.passes is None else m.scaled(size.passes) for m in SWAPPED]
+    swapped = [_of_length(size, method) for method in SWAPPED]
     return distinct(
         [
             *expand(size, [RESNET20], STRONG, at=HIGH),
             *expand(size, [RESNET20], [single], at=[0.95]),
             *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
-            *_fifths_of_imp(size),
+            *_fifths_of_imp(size, BiP()),
             *expand(more, [RESNET20], [*CLOSEST, *swapped], at=CLAIMED),
         ]
     )
 
 
-def _fifths_of_imp(size: Size) -> list[RunSpec]:
-    """BiP with a fifth of what IMP takes to each sparsity alone; the paper's is far shorter."""
+def _of_length(size: Size, method: TrainingMethod, times: int = 1) -> TrainingMethod:
+    """With so many times the passes of the size."""
+    return method if size.passes is None else method.scaled(times * size.passes)
+
+
+def _fifths_of_imp(size: Size, method: TrainingMethod) -> list[RunSpec]:
+    """A method of one pass an epoch with a fifth of what IMP takes to each sparsity alone.
+
+    At the paper's length it has less than that anyway.
+    """
     if size.passes is None:
         return []
     imp = IMP().scaled(size.passes)
@@ -93,8 +102,24 @@ def _fifths_of_imp(size: Size) -> list[RunSpec]:
     return [
         spec
         for sparsity, passes in fifths.items()
-        for spec in expand(size, [RESNET20], [BiP().scaled(passes)], at=[sparsity])
+        for spec in expand(size, [RESNET20], [method.scaled(passes)], at=[sparsity])
     ]
+
+
+def _controls(size: Size) -> list[RunSpec]:
+    """BiP's rivals with its schedule, momentum, treatment of pruned weights, or length."""
+    gmp, like_bip = GMP(nesterov=True), {"schedule": "cosine", "nesterov": True}
+    equal = [_of_length(size, m) for m in (Magnitude(**like_bip), replace(gmp, freeze_pruned=True))]
+    rounds = replace(size, sparsities=tuple(size.near((0.9, 0.95))))
+    return distinct(
+        [
+            *expand(replace(size, sparsities=(0.0,)), [RESNET20], [_of_length(size, gmp)]),
+            *expand(size, [RESNET20], equal, at=(0.9, 0.95)),
+            *expand(size, [RESNET20], [_of_length(size, SNIP(), times=2)], at=[0.95]),
+            *_fifths_of_imp(size, gmp),
+            *expand(rounds, [RESNET20], [_of_length(size, IMP(**like_bip))]),
+        ]
+    )
 
 
 def _claims(size: Size) -> list[RunSpec]:
@@ -154,6 +179,12 @@ EVIDENCE = [
         summary="every method at equal passes, IMP at its own",
         source="ours",
         specs=sized(_methods),
+    ),
+    Preset(
+        name="controls",
+        summary="BiP's rivals with its schedule and momentum or its length, and training alone",
+        source="ours",
+        specs=sized(_controls),
     ),
     Preset(
         name="claims",
