@@ -93,6 +93,14 @@ def test_the_verdict_in_sentences() -> None:
     )
 
 
+def test_many_variants_are_counted_by_method() -> None:
+    tried = [
+        run("bip", spec={"settings": {"gamma": g, "implicit_gradient": True}}) for g in range(2, 14)
+    ]
+    (comparison,) = summarise([dense(), run("imp"), *tried])
+    assert overview([comparison]).startswith("bip in 12 variants and imp at sparsities of 90 %: ")
+
+
 def test_what_cannot_be_said_is_said() -> None:
     (comparison,) = summarise([run("bip")])
     assert verdict_sentences(comparison)[0] == (

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 
 from biprune.report.comparison import Cell, Comparison, Sparsest
 from biprune.report.formatting import counted, listed, percent_of, points, spread
 from biprune.report.tables import dense_text
 
+MANY = 12  # labels that a sentence can list
+
 
 def overview(comparisons: Sequence[Comparison]) -> str:
     """What was compared, and how many runs are behind it."""
-    labels = list(dict.fromkeys(label for c in comparisons for label in c.labels))
+    methods = {label: method for c in comparisons for label, method in c.methods.items()}
     sparsities = sorted({s for c in comparisons for s in c.sparsities})
     seeds = {run.spec.seed for c in comparisons for run in (*c.runs, *c.dense_runs)}
     runs = sum(len(c.runs) for c in comparisons)
@@ -20,10 +23,18 @@ def overview(comparisons: Sequence[Comparison]) -> str:
     counts += f" and {counted(dense, 'dense run')}" if dense else ""
     holes = sum(len(c.holes) for c in comparisons)
     missing = f"{counted(holes, 'run')} missing or failed." if holes else "No run is missing."
-    if not labels:
+    if not methods:
         return f"{counts}. {missing}"
     span = listed([percent_of(sparsity) for sparsity in sparsities])
-    return f"{listed(labels)} at sparsities of {span}: {counts}. {missing}"
+    return f"{_compared(methods)} at sparsities of {span}: {counts}. {missing}"
+
+
+def _compared(methods: dict[str, str]) -> str:
+    """The labels, or where they are many the methods, each with the number of its variants."""
+    if len(methods) <= MANY:
+        return listed(list(methods))
+    variants = Counter(methods.values())
+    return listed([f"{m} in {n} variants" if n > 1 else m for m, n in variants.items()])
 
 
 def verdict_sentences(comparison: Comparison) -> list[str]:
