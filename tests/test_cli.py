@@ -179,6 +179,13 @@ def test_own_model_from_the_current_folder(
     assert "goes with `--model`" in one_error(run(f"{pruning} {option}"))
     assert run(f"{pruning} --model own_model:net {option}")[0] == 0
     assert run("inspect pruned")[0] == 0
+    compared = "--sparsities 0.5 --seeds 0 --passes 1 --dense-epochs 1 --method omp"
+    monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
+    sys.modules.pop("own_model")
+    assert run(f"compare own_model:net digits {compared}")[0] == 0
+    code, out, err = run(f"compare own_model:nets digits {compared} --store other")
+    assert (code, out) == (2, "")
+    assert "error: No run finished. The first failed with: RuntimeError: The dense run" in err
 
     message = one_error(run("train own_model:five_outputs digits --epochs 1 --out five"))
     assert "Labels run from 0 to 9, but the model has 5 outputs" in message

@@ -94,7 +94,9 @@ def test_own_models(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -
     assert "Build it yourself" in one_error(run("export own out.onnx"))
     own = "export own out.onnx --model own_net:net --model-option hidden=8"
     assert "Pass `--input-shape`, such as 3x32x32" in one_error(run(own))
-    assert "differ in name or shape" in one_error(run("export own out.onnx --model own_net:net"))
+    message = one_error(run("export own out.onnx --model own_net:net"))
+    assert "differ in name or shape" in message
+    assert "--model-option num_classes=10" in message
     code, _, _ = run(f"{own} --input-shape 1x8x8")
     assert code == 0
     images = torch.randn(4, 1, 8, 8)

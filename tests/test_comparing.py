@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+from PIL import Image
 
 import biprune
 
@@ -45,6 +48,19 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
     assert loaded.records == records
     with pytest.raises(ValueError, match="`data_options` go with the name"):
         biprune.compare(["bip"], data, "resnet8", data_options={"subset": 9}, **TINY)
+
+
+def test_a_loaded_folder_is_known_by_its_path(tmp_path: Path) -> None:
+    for split, seed in itertools.product(("train", "test"), range(4)):
+        for label in ("cat", "dog"):
+            folder = tmp_path / "images" / split / label
+            folder.mkdir(parents=True, exist_ok=True)
+            pixels = np.random.default_rng(seed).integers(0, 255, (8, 8, 3), dtype=np.uint8)
+            Image.fromarray(pixels).save(folder / f"{seed}.png")
+    data = biprune.load_data(f"folder:{tmp_path / 'images'}", image_size=8)
+    result = biprune.compare(["gmp"], data, "resnet8", store=tmp_path / "runs", **TINY)
+    assert {record.status for record in result.records} == {"done"}
+    assert {spec.data for spec in result.specs} == {data.name}
 
 
 def test_the_table_and_the_page(tmp_path: Path) -> None:

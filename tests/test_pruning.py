@@ -90,6 +90,16 @@ def test_a_bare_module_is_not_rewound_and_the_history_says_so(
     assert ticket.history[0]["note"].startswith("not rewound: a bare module was given")
 
 
+@pytest.mark.parametrize(("method", "epoch"), [("omp", 1), ("snip", 0)])
+def test_states_that_were_not_kept_are_missed(
+    conv_net: nn.Module, batches: Batches, method: str, epoch: int
+) -> None:
+    """A result without states is no bare module: pruning trained weights would go unnoticed."""
+    dense = biprune.train(conv_net, batches, epochs=1, rewind_epochs=[])
+    with pytest.raises(ValueError, match=f"state of epoch {epoch}, to rewind to, was not kept"):
+        biprune.prune(dense, batches, method, sparsity=0.5, epochs=1)
+
+
 def test_dense_is_the_control(conv_net: nn.Module, batches: Batches, same_state) -> None:
     ticket = biprune.prune(conv_net, batches, "dense", sparsity=0.0, evaluate=lambda model: 1.0)
     assert same_state(ticket.model, conv_net)
@@ -275,6 +285,7 @@ def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches)
         ({"gama": 1.0}, TypeError, "'bip' has no setting 'gama'. Settings: epochs, lr"),
         ({"method": biprune.BiP(), "lr": 1.0}, TypeError, r"go into the method object: BiP\(lr="),
         ({"structure": "row"}, ValueError, "Unknown structure 'row'"),
+        ({"structure": "group", "scope": "globl"}, ValueError, "`scope` must be one of"),
         ({"exclude": "*"}, ValueError, "nothing to prune"),
         ({"epochs": 0}, ValueError, "`epochs` must be at least 1, got 0"),
         ({"model": "resnet"}, TypeError, "`model` must be a torch.nn.Module .* got str"),

@@ -67,6 +67,21 @@ def test_a_users_own_model_is_asked_for(
         biprune.load_ticket(tmp_path, model=nn.Linear(2, 2))
 
 
+def test_a_model_with_a_compiled_part(batches: Batches, tmp_path: Path, same_state) -> None:
+    def build(compiled: bool) -> nn.Module:
+        body = nn.Sequential(nn.Flatten(), nn.Linear(64, 8), nn.ReLU())
+        part = torch.compile(body, backend="eager") if compiled else body
+        return nn.Sequential(part, nn.Linear(8, 3))  # pyright: ignore[reportArgumentType]
+
+    ticket = biprune.prune(build(True), batches, "gmp", sparsity=0.5, epochs=1)
+    assert sorted(ticket.masks) == ["0.1.weight", "1.weight"]
+    ticket.save(tmp_path)
+    assert same_state(biprune.load_ticket(tmp_path, build(True)).model, ticket.model)
+    plain = biprune.load_ticket(tmp_path, build(False))
+    assert plain.masks == ticket.masks
+    assert torch.equal(plain.model(batches[0][0]), ticket.model(batches[0][0]))
+
+
 def test_other_precisions_come_back_bit_for_bit(
     batches: Batches, tmp_path: Path, same_state
 ) -> None:

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
+import torch.distributed as dist
 from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
@@ -141,6 +142,35 @@ def test_bip_stopped_and_resumed_equals_uninterrupted(
     assert whole.masks == resumed.masks
     assert same_state(whole.model, resumed.model)
     assert [r.get("iou") for r in whole.history] == [r.get("iou") for r in resumed.history]
+
+
+@pytest.mark.parametrize("method", ["bip", "gmp"])
+def test_numbers_of_numpy_can_be_resumed(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, method: str
+) -> None:
+    """What `np.linspace` gives is a float, but not one that the safe reader takes."""
+    options = {"sparsity": np.linspace(0.5, 0.9, 3)[1], "lr": np.float64(0.05), "epochs": 2}
+    with pytest.raises(KilledError):
+        biprune.prune(
+            conv_net, batches, method, **options, checkpoint=tmp_path, progress=kill_at(1, 1)
+        )
+    resumed = biprune.prune(conv_net, batches, method, **options, checkpoint=tmp_path)
+    assert resumed.masks == biprune.prune(conv_net, batches, method, **options).masks
+
+
+def test_a_model_spread_over_processes_is_refused(
+    conv_net: nn.Module, batches: Batches, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its copies would train apart; in a single process there is nothing to average."""
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    try:
+        wrapped = nn.parallel.DistributedDataParallel(conv_net)
+        assert biprune.train(wrapped, batches, epochs=1).history
+        monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
+        with pytest.raises(ValueError, match=r"spread over 2 processes.*`BiPOptimizer`"):
+            biprune.prune(wrapped, batches, sparsity=0.5, epochs=1)
+    finally:
+        dist.destroy_process_group()
 
 
 def test_a_checkpoint_of_another_run_is_refused(
@@ -328,6 +358,16 @@ def test_a_weight_that_becomes_nan_beneath_its_mask_ends_the_run(method: str) ->
 def test_a_loss_that_is_no_scalar(returned: object, text: str) -> None:
     with pytest.raises(TypeError, match="`loss` must return a scalar tensor, " + text):
         biprune.train(nn.Linear(2, 1), [0], epochs=1, loss=lambda model, batch: returned)  # pyright: ignore
+
+
+def test_a_validation_without_a_number(conv_net: nn.Module, batches: Batches) -> None:
+    with pytest.raises(TypeError, match="`validate` must return a number, got NoneType"):
+        biprune.train(conv_net, batches, epochs=1, validate=lambda model: None)  # pyright: ignore
+
+
+def test_a_name_is_no_model(batches: Batches) -> None:
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got str"):
+        biprune.train("resnet8", batches, epochs=1)  # pyright: ignore
 
 
 def test_an_evaluation_without_a_number_does_not_lose_the_run(

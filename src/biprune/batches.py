@@ -44,8 +44,8 @@ def tensors_in(nested: object) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Batch) -> int:
-    """Samples in a batch: the length of the first tensor in it."""
-    return next((len(tensor) for tensor in tensors_in(batch) if len(tensor)), 0)
+    """Samples in a batch: the length of the first tensor in it that has one."""
+    return next((len(t) for t in tensors_in(batch) if t.ndim and len(t)), 0)
 
 
 def count_batches(batches: Iterable[Batch]) -> int:

@@ -105,8 +105,8 @@ def counts_within(units: Mapping[str, Tensor], sparsity: float, structure: Group
     not come back. In the scope "layer" the counts depend on nothing else but the structure, and are
     remembered.
     """
-    scores = units.values()
-    alive = tuple(int(torch.count_nonzero((s != 0) & (s != -torch.inf))) for s in scores)
+    living = [torch.count_nonzero((s != 0) & (s != -torch.inf)) for s in units.values()]
+    alive = tuple(torch.stack(living).tolist())  # one read, however many groups
     if structure.scope == "layer":
         return list(_even_counts(structure, sparsity, alive))
     flat = torch.cat(list(units.values()))

@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -61,7 +62,7 @@ class Checkpoint:
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the file in one step, so that a kill leaves the old one or the new one."""
         with replaced(self.path) as temporary:
-            torch.save({"settings": self.settings, **state}, temporary)
+            torch.save(_plain({"settings": self.settings, **state}), temporary)
 
     def load(self) -> dict[str, Any] | None:
         """The saved state, or None if there is none."""
@@ -93,3 +94,14 @@ class Checkpoint:
                     "Use another folder, or delete it."
                 )
         return state
+
+
+def _plain(value: Any) -> Any:
+    """numpy's numbers as Python's, however deep: the safe reader takes no others."""
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Mapping):
+        return {key: _plain(part) for key, part in value.items()}
+    if isinstance(value, (list, tuple)):
+        return type(value)(map(_plain, value))
+    return value

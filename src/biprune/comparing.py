@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biprune.data import DATASETS, Dataset
+from biprune.data import Dataset, data_entry
 from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
@@ -124,6 +124,6 @@ def _data_of(
     if options:
         raise ValueError("`data_options` go with the name of a data set; this one is loaded.")
     own = {name: data.options[name] for name in DATA_OPTIONS}
-    if own["batch_size"] == DATASETS[data.name.partition(":")[0]].batch_size:
+    if own["batch_size"] == data_entry(data.name).batch_size:
         del own["batch_size"]  # the data set's own, as when none is given
     return data.name, own, data.options["root"] if root is None else root

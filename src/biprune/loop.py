@@ -160,7 +160,7 @@ def fit(
             record: Record = {"stage": stage, "epoch": epoch + 1, "loss": sum(losses) / len(losses)}
             if setup.validate:
                 with evaluation_mode(model), torch.no_grad():
-                    record["accuracy"] = float(setup.validate(model))
+                    record["accuracy"] = _number(setup.validate(model))
             record |= {**algorithm.record(), "seconds": seconds}
             run.history.append(record)
             if epoch + 1 in keep:
@@ -170,6 +170,13 @@ def fit(
             if setup.progress:
                 setup.progress(Event(stage, epoch, epochs, steps, steps, losses[-1], record))
     return run
+
+
+def _number(validated: object) -> float:
+    try:
+        return float(validated)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        raise TypeError(f"`validate` must return a number, got {_described(validated)}.") from None
 
 
 class Passes:

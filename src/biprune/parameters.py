@@ -28,10 +28,19 @@ def unwrap(model: nn.Module) -> nn.Module:
             return model
 
 
+def own_name(name: str) -> str:
+    """The name that the user knows, whatever parts of the model are compiled.
+
+    >>> own_name("body._orig_mod.0.weight")
+    'body.0.weight'
+    """
+    return name.replace("_orig_mod.", "")
+
+
 def parameter_names(model: nn.Module) -> dict[str, nn.Parameter]:
     """Every parameter once, by the name the user knows: tied tensors go by their first name."""
     named = unwrap(model).named_parameters()
-    return {name.replace("_orig_mod.", ""): parameter for name, parameter in named}
+    return {own_name(name): parameter for name, parameter in named}
 
 
 def prunable(

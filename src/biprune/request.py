@@ -18,7 +18,7 @@ from biprune.methods.base import Target
 from biprune.parameters import Patterns, not_in_blocks, prunable
 from biprune.seeding import forked_rng
 from biprune.selection import check_sparsity
-from biprune.structure import Blocks, Scope, Structure, get_structure
+from biprune.structure import Blocks, Scope, Structure, check_structure, get_structure
 
 
 @dataclass(frozen=True)
@@ -40,6 +40,8 @@ class Request:
 
     def __post_init__(self) -> None:
         check_whole("round_to", self.round_to, at_least=1)
+        if isinstance(self.structure, str):
+            check_structure(self.structure, self.scope)
         if self.structure == "group" and self.allow_empty:
             raise ValueError(
                 "`allow_empty` is not for structure 'group': a layer without any filter cannot be "

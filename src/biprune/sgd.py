@@ -99,7 +99,7 @@ def unscale_(parameters: Iterable[nn.Parameter], loss_scale: float | Tensor) -> 
         return True
     for gradient in gradients:
         gradient.div_(loss_scale)
-    return all(bool(gradient.isfinite().all()) for gradient in gradients)
+    return bool(torch.stack([gradient.isfinite().all() for gradient in gradients]).all())
 
 
 class MaskedSGD:

@@ -25,7 +25,7 @@ from biprune.deploy.running.semi_structured import to_semi_structured
 from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
-from biprune.parameters import parameter_names, unwrap
+from biprune.parameters import own_name, parameter_names, unwrap
 from biprune.structure import get_structure
 
 if TYPE_CHECKING:
@@ -167,7 +167,8 @@ class Ticket:
             "groups": structure.to_json() if isinstance(structure, Groups) else None,
         }
         check_masks(self.model, self.masks)
-        tensors = pack(unwrap(self.model).state_dict(), self.masks)
+        state = {own_name(name): t for name, t in unwrap(self.model).state_dict().items()}
+        tensors = pack(state, self.masks)
         return write_artifact(folder, "ticket", metadata, tensors)
 
 

@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch.distributed as dist
 from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
@@ -149,12 +150,26 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     where that is safe. None does so for models of our registry alone: a user's own may rely on the
     usual layout, as `view` does, and stays as it is.
     """
+    _refuse_ranks(model)
     model = copy.deepcopy(unwrap(model))
     if channels_last is None:
         channels_last = hasattr(model, "created_by") or None
     if channels_last is not None:
         lay_out_(model, channels_last=channels_last)
     return model
+
+
+def _refuse_ranks(model: nn.Module) -> None:
+    """A copy has no all-reduce: every process would train a network of its own."""
+    wrapped = getattr(model, "_orig_mod", model)
+    if isinstance(wrapped, nn.parallel.DistributedDataParallel):
+        ranks = dist.get_world_size(wrapped.process_group)
+        if ranks > 1:
+            raise ValueError(
+                f"`model` is spread over {ranks} processes, each of which would train a copy of "
+                "its own here. Prune it in your own loop with `BiPOptimizer`, whose steps come "
+                "after the gradients are averaged, or pass the module itself in one process."
+            )
 
 
 def make_setup(
@@ -248,6 +263,8 @@ def train(
         checkpoint=checkpoint,
         progress=progress,
     )
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
     model = copy_model(model, channels_last=channels_last)
     keep = {0, default_rewind_epoch(epochs)} if rewind_epochs is None else set(rewind_epochs)
     if keep and not 0 <= min(keep) <= max(keep) <= epochs:

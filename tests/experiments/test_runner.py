@@ -135,6 +135,14 @@ def test_a_failing_imp_run_leaves_holes_at_its_stops(tmp_path: Path) -> None:
     assert [r.status for r in records] == ["failed", "failed"]
 
 
+def test_a_stop_that_can_be_reached_is_not_lost_with_the_deeper_run(tmp_path: Path) -> None:
+    specs = grid(["imp"], sparsities=[0.3, 0.5, 0.99], structures=["filter"], passes=1, **TINY)
+    records = {r.spec.sparsity: r for r in sweep(specs, Runner(Store(tmp_path)))}
+    assert len(records) == 3
+    assert "too few" in (records[0.99].error or "")
+    assert [records[s].status for s in (0.3, 0.5)] == ["done", "done"]
+
+
 def test_a_failing_dense_run_is_tried_once(tmp_path: Path) -> None:
     lost: dict[str, Any] = {**TINY, "dense": {"epochs": 1, "lr": 1e30}}
     specs = [RunSpec(**lost, method=name, sparsity=0.5) for name in ("omp", "gmp", "bip")]

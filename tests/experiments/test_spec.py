@@ -38,6 +38,11 @@ def test_what_is_given_as_the_default_is_not_there(method: str, lr: float) -> No
     assert said.resolved["dense"]["epochs"] == 160
 
 
+def test_a_whole_number_for_a_float_is_the_same_run() -> None:
+    one, same = (spec(settings={"score_lr": lr}) for lr in (1, 1.0))
+    assert one.key == same.key
+
+
 def test_every_difference_changes_the_key() -> None:
     changes = [
         {"model": "resnet20"},

@@ -36,7 +36,9 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
     """
     from biprune import create_model
 
-    if ":" not in name:
+    if ":" in name:
+        _look_here()
+    else:
         create_model(name, **options)
 
 
@@ -46,9 +48,15 @@ def build_model(
     """A model with the inputs and outputs that `data` needs, or `options` say."""
     from biprune import create_model
 
-    if ":" in name and (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
+    if ":" in name:
+        _look_here()
     sizes = {}
     if data is not None:
         sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
     return create_model(name, seed=seed, **{**sizes, **options})
+
+
+def _look_here() -> None:
+    """Let the user's own modules be imported from where the command was called."""
+    if (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)

@@ -31,6 +31,8 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
     with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
         for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
             show.add(record)
+    if show.records and all(record.status == "failed" for record in show.records):
+        raise ValueError(f"No run finished. The first failed with: {show.records[0].error}")
     return show.records
 
 
@@ -82,7 +84,7 @@ class _Screen(_Lines):
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
         super().__init__(console, specs, runner)
         self._current = ""
-        self._tables: list[Table] = []
+        self._tables: list[Table] | None = []
         # It vanishes at the end, when the tables are printed for good.
         self._live = Live(console=console, get_renderable=self._rendered, transient=True)
 
@@ -101,9 +103,11 @@ class _Screen(_Lines):
         """Count it, and put it into the table."""
         self.records.append(record)
         self._run += self._left.pop(record.key, 0.0)
-        self._tables = accuracy_tables(self.records)
+        self._tables = None  # to be made when they are shown: many records may come at once
 
     def _rendered(self) -> Group:
+        if self._tables is None:
+            self._tables = accuracy_tables(self.records)
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
         line = Table.grid(padding=(0, 2))
         line.add_row(bar, Text(self._status()))

@@ -33,7 +33,18 @@ def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | N
     from biprune import load_ticket
 
     given = own_options(model, model_option)
-    return load_ticket(folder, None if model is None else build_model(model, None, given))
+    if model is None:
+        return load_ticket(folder)
+    built = build_model(model, None, given)
+    try:
+        return load_ticket(folder, built)
+    except ValueError as error:
+        if "do not fit" not in str(error):
+            raise
+        hint = "--model-option num_classes=10 --model-option in_channels=1"
+        raise ValueError(
+            f"{error} On the command line the sizes of its data are options, such as {hint}."
+        ) from None
 
 
 def sample_input(ticket: Ticket, shape: str | None) -> Tensor:

@@ -100,7 +100,7 @@ def load_data(
     >>> tuple(x.shape), data.num_classes, len(data.train)
     ((64, 1, 8, 8), 10, 3)
     """
-    entry = _find_entry(name)
+    entry = data_entry(name)
     batch_size = entry.batch_size if batch_size is None else batch_size
     _check_range("batch_size", batch_size, 1)
     _check_range("workers", workers, 0)
@@ -145,7 +145,8 @@ def load_data(
     )
 
 
-def _find_entry(name: str) -> DataEntry:
+def data_entry(name: str) -> DataEntry:
+    """The entry of `DATASETS` for a name, which for a folder has its path in it."""
     key = "folder:PATH" if name.startswith(FOLDER) else name
     if key not in DATASETS:
         closest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]

@@ -71,14 +71,10 @@ class Runner:
             return _failed(spec, f"{type(error).__name__}: {error}")
 
     def _keep(self, record: RunRecord) -> RunRecord:
-        """Store a record; where it failed, those that it would have left on its way have too."""
+        """Store a record; a run that is over needs no state."""
         kept = self._put(record)
         if record.error is None:
             self.store.forget_checkpoint(record.spec)
-            return kept
-        for spec in covered_by(record.spec):
-            if self.finished(spec) is None:
-                self._put(_failed(spec, record.error))
         return kept
 
     def _put(self, record: RunRecord) -> RunRecord:

@@ -134,7 +134,13 @@ def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
         raise ValueError(
             f"Unknown option {', '.join(map(repr, unknown))}. Options: {', '.join(defaults)}."
         )
-    return {name: value for name, value in plain.items() if value != defaults[name]}
+    # A whole number for a setting that is a float is the same run.
+    same = {n: _as(defaults[n], v) for n, v in plain.items()}
+    return {name: value for name, value in same.items() if value != defaults[name]}
+
+
+def _as(default: Any, value: Any) -> Any:
+    return float(value) if type(default) is float and type(value) is int else value
 
 
 @cache

@@ -36,11 +36,18 @@ def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iter
     on_the_way = {passed.key for spec in missing for passed in covered_by(spec)}
     to_run = [spec for spec in missing if spec.key not in on_the_way]
     dense = {spec.dense_spec.key: spec.dense_spec for spec in to_run}
-    for wave in (list(dense.values()), [spec for spec in to_run if spec.method != TRAIN]):
+    yield from (r for r in _run(list(dense.values()), runner, workers) if r.key in awaited)
+    wave = [spec for spec in to_run if spec.method != TRAIN]
+    while wave:
+        again: list[RunSpec] = []
         for record in _run(wave, runner, workers):
-            for spec in [*covered_by(record.spec), record.spec]:
-                if spec.key in awaited and (stored := runner.store.get(spec)) is not None:
-                    yield stored
+            yield record
+            passed = [spec for spec in covered_by(record.spec) if spec.key in awaited]
+            done = [stored for spec in passed if (stored := runner.finished(spec)) is not None]
+            yield from done
+            # What a failed run would have left on its way may be reached without it.
+            again += [spec for spec in passed if spec.key not in {r.key for r in done}][-1:]
+        wave = again
 
 
 def _run(specs: Sequence[RunSpec], runner: Runner, workers: int) -> Iterator[RunRecord]:

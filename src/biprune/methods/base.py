@@ -27,16 +27,16 @@ from biprune.training import Recipe, train_
 class Start:
     """The model a method begins with, its own to change, and its states at some epochs.
 
-    `states` is empty for a bare module, which has no past to go back to.
+    `states` is None for a bare module, which has no past to go back to.
     """
 
     model: nn.Module
-    states: Mapping[int, State] = field(default_factory=dict, repr=False)
+    states: Mapping[int, State] | None = field(default=None, repr=False)
     rewind_epoch: int = 0
 
     def rewind_(self, epoch: int | None) -> str:
         """Restore the whole state of `epoch` (None: the dense run's own 5 %) and say so."""
-        if not self.states:
+        if self.states is None:
             return "not rewound: a bare module was given, which carries no earlier state"
         self.check_rewind(epoch)
         epoch = self.rewind_epoch if epoch is None else epoch
@@ -46,7 +46,7 @@ class Start:
     def check_rewind(self, epoch: int | None) -> None:
         """Refuse an epoch whose state was not kept."""
         epoch = self.rewind_epoch if epoch is None else epoch
-        if self.states and epoch not in self.states:
+        if self.states is not None and epoch not in self.states:
             raise ValueError(
                 f"The state of epoch {epoch}, to rewind to, was not kept; kept: "
                 f"{sorted(self.states)}. Train with rewind_epochs={sorted({0, epoch})} to keep it."

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from itertools import islice
 
 import torch
@@ -19,20 +20,23 @@ def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
     """
     inputs: list[Tensor] = []
     labels: list[Tensor] = []
-    taken: dict[int, int] = {}
+    taken: Counter[int] = Counter()
     size = 1
     for batch in islice(scoring.stream(), count_batches(scoring.setup.batches)):
         if not _is_labelled(batch):
             return [batch]
         images, classes = batch  # pyright: ignore[reportGeneralTypeIssues]
         size = max(size, len(classes))
-        for sample, label in zip(images, classes, strict=True):
-            if taken.setdefault(int(label), 0) < per_class:
-                taken[int(label)] += 1
-                inputs.append(sample)
-                labels.append(label)
+        chosen = []
+        for index, label in enumerate(classes.tolist()):
+            if taken[label] < per_class:
+                taken[label] += 1
+                chosen.append(index)
+        if chosen:  # copies, which do not hold the whole batch
+            inputs.append(images[chosen])
+            labels.append(classes[chosen])
     # A shuffled loader gives the samples in mixed order, so the chunks mix classes as well.
-    return list(zip(torch.stack(inputs).split(size), torch.stack(labels).split(size), strict=True))
+    return list(zip(torch.cat(inputs).split(size), torch.cat(labels).split(size), strict=True))
 
 
 def _is_labelled(batch: Batch) -> bool:
