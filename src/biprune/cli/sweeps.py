@@ -84,7 +84,7 @@ class _Screen(_Lines):
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
         super().__init__(console, specs, runner)
         self._current = ""
-        self._tables: list[Table] | None = []
+        self._tables: list[Table] = []
         # It vanishes at the end, when the tables are printed for good.
         self._live = Live(console=console, get_renderable=self._rendered, transient=True)
 
@@ -102,12 +102,12 @@ class _Screen(_Lines):
     def add(self, record: RunRecord) -> None:
         """Count it, and put it into the table."""
         self.records.append(record)
+        was_run = record.key in self._left
         self._run += self._left.pop(record.key, 0.0)
-        self._tables = None  # to be made when they are shown: many records may come at once
+        if was_run:  # many may be there before, and a table takes its time
+            self._tables = accuracy_tables(self.records)
 
     def _rendered(self) -> Group:
-        if self._tables is None:
-            self._tables = accuracy_tables(self.records)
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
         line = Table.grid(padding=(0, 2))
         line.add_row(bar, Text(self._status()))
