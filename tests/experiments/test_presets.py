@@ -131,7 +131,7 @@ def test_bip_gets_a_fifth_of_imps_passes() -> None:
     ("method", "changes"),
     [("bip", {"nesterov": False, "freeze_pruned": False}), ("gmp", {"nesterov": True})],
 )
-def test_the_closest_have_each_others_optimizer_too(method: str, changes: dict[str, bool]) -> None:
+def test_the_closest_have_each_others_momentum_too(method: str, changes: dict[str, bool]) -> None:
     runs = [(s.settings, s.sparsity, s.seed) for s in of("methods", method, "laptop")]
     for sparsity, seed in itertools.product((0.9, 0.95, 0.98), range(5)):
         assert ({"epochs": 20}, sparsity, seed) in runs

@@ -15,7 +15,7 @@ from biprune.methods.base import TrainingMethod
 HIGH = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
 STRONG = ("bip", "bip-paper", "gmp", "hydra", "imp", "omp", "magnitude")
-CLOSEST = ("bip", "gmp")  # the strongest at equal cost, and each with the other's optimizer
+CLOSEST = ("bip", "gmp")  # the strongest at equal cost, and each with the other's momentum
 SWAPPED = (BiP(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
 OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
 # What the paper says of BiP's settings: of the implicit gradient, N, gamma and the batches.
