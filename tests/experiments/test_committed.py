@@ -40,10 +40,12 @@ def test_all_methods_prune_one_dense_network_a_seed() -> None:
 
 
 def test_equal_passes_are_equal() -> None:
-    """But for the few that scoring at initialization takes."""
+    """But for those of scoring: SynFlow's hundred, of a single input, are the most."""
     specs = PRESETS["methods"].specs("laptop")
     usual = [s for s in specs if s.method != "imp" and s.settings["epochs"] <= 20]
     records = [record for spec in usual if (record := STORE.get(spec)) is not None]
     assert len(records) > 50
     steps = 20 * math.ceil(10_000 / 64)
-    assert {r.spec.method for r in records if abs(r.backward_passes / steps - 1) > 0.02} == set()
+    assert {
+        r.spec.method for r in records if not steps <= r.backward_passes <= steps + 100
+    } == set()
