@@ -14,7 +14,6 @@ from typing import Any
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.presets.evidence import HIGH, OTHERS, UNITS
 from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import percent_of, spread
@@ -24,9 +23,9 @@ JUDGED = ("methods", "controls", "claims")
 
 
 @cache
-def benchmark() -> dict[str, RunSpec]:
-    """Every run that counts, by its key."""
-    return {spec.key: spec for name in JUDGED for spec in PRESETS[name].specs("laptop")}
+def benchmark() -> frozenset[str]:
+    """The keys of all runs that count."""
+    return frozenset(spec.key for name in JUDGED for spec in PRESETS[name].specs("laptop"))
 
 
 class Runs:
@@ -149,7 +148,7 @@ def _table(columns: Sequence[str], cells: Mapping[str, list[list[RunRecord]]]) -
     for name, found in cells.items():
         if any(found):
             lines.append(f"| {' | '.join([name, *(shown(sample_of(f)) for f in found)])} |")
-    return "\n".join(lines)
+    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
 
 
 def shown(sample: Sample) -> str:

@@ -147,9 +147,9 @@ def original(created_by: Mapping[str, Any] | None, model: nn.Module | None) -> n
 
 def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     """Give `built` the weights of `state`, in their precision, and put it in eval mode."""
-    names = {own_name(name): name for name in built.state_dict()}
-    own = {own_name(n): tensor for n, tensor in built.state_dict(keep_vars=True).items()}
-    state = {own_name(name): tensor for name, tensor in state.items()}
+    own = built.state_dict(keep_vars=True)
+    names = {own_name(name): name for name in own}  # either may have compiled parts
+    state = {names.get(own_name(name), name): tensor for name, tensor in state.items()}
     reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
     wrong = sorted(own.keys() ^ state.keys() | reshaped)
     if wrong:
@@ -160,5 +160,5 @@ def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
         )
     for name, tensor in own.items():
         tensor.data = tensor.data.to(state[name].dtype)
-    built.load_state_dict({names[name]: tensor for name, tensor in state.items()})
+    built.load_state_dict(state)
     built.eval()
