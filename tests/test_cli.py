@@ -177,8 +177,10 @@ def test_own_model_from_the_current_folder(
     pruning = "prune dense --sparsity 0.5 --epochs 1 --out pruned"
     assert "Build it yourself and pass it" in one_error(run(pruning))
     assert "goes with `--model`" in one_error(run(f"{pruning} {option}"))
-    assert run(f"{pruning} --model own_model:net {option}")[0] == 0
-    assert run("inspect pruned")[0] == 0
+    message = one_error(run(f"{pruning} --model own_model:net --model-option hidden=6"))
+    assert "differ in name or shape" in message
+    assert run(f"{pruning} --model own_model:net")[0] == 0
+    assert "own_model:net (num_classes=10, hidden=8)" in run("inspect pruned")[1]
     compared = "--sparsities 0.5 --seeds 0 --passes 1 --dense-epochs 1 --method omp"
     monkeypatch.setattr(sys, "path", [path for path in sys.path if path != str(tmp_path)])
     sys.modules.pop("own_model")

@@ -305,7 +305,8 @@ def test_own_factory_gets_the_arguments_it_takes():
         "in_channels": 3,
         "depth": 2,
     }
-    assert not hasattr(linear, "created_by")
+    assert linear.created_by == {"name": "own_models:linear", "num_classes": 6, "bias": False}
+    assert not hasattr(create_model("own_models:anything", depth=print), "created_by")
 
 
 @pytest.mark.usefixtures("own_models")

@@ -477,6 +477,9 @@ def test_channels_last_changes_layout_only(conv_net: nn.Module, batches: Batches
     ours = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
     trained = biprune.train(ours, batches, epochs=1).model.get_parameter("stages.1.0.conv1.weight")
     assert trained.is_contiguous(memory_format=torch.channels_last)
+    vars(conv_net)["created_by"] = {"name": "their.models:conv_net"}
+    theirs = biprune.train(conv_net, batches, epochs=1).model
+    assert theirs.get_parameter("conv2.weight").is_contiguous()
 
 
 @pytest.mark.parametrize(

@@ -21,6 +21,7 @@ from biprune.layout import lay_out_
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
+from biprune.models import MODELS
 from biprune.parameters import parameter_names, unwrap
 from biprune.schedule import LRSchedule, Shape
 from biprune.sgd import make_sgd, set_lr
@@ -153,7 +154,7 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     _refuse_ranks(model)
     model = copy.deepcopy(unwrap(model))
     if channels_last is None:
-        channels_last = hasattr(model, "created_by") or None
+        channels_last = getattr(model, "created_by", {}).get("name") in MODELS or None
     if channels_last is not None:
         lay_out_(model, channels_last=channels_last)
     return model

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -54,6 +55,26 @@ def build_model(
     if data is not None:
         sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
     return create_model(name, seed=seed, **{**sizes, **options})
+
+
+def own_model(
+    name: str | None,
+    texts: Sequence[str] | None,
+    folder: Path,
+    data: Dataset | None = None,
+) -> nn.Module | None:
+    """The user's own model, called `--model name`, as it was built for what `folder` holds.
+
+    The `--model-option`s in `texts` go before what the folder remembers. None without a name.
+    """
+    from biprune.deploy.files.artifact import read_metadata
+
+    given = own_options(name, texts)
+    if name is None:
+        return None
+    saved = read_metadata(folder).get("model") or {}
+    remembered = {key: value for key, value in saved.items() if key != "name"}
+    return build_model(name, data, {**(remembered if saved.get("name") == name else {}), **given})
 
 
 def _look_here() -> None:

@@ -10,7 +10,7 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.budget import print_budget
-from biprune.cli.models import OwnModel, own_options
+from biprune.cli.models import OwnModel, own_model, own_options
 from biprune.cli.outputs import output_folder, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
@@ -97,7 +97,6 @@ def prune_command(
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
     from biprune.cli.device import check_device, use_machine
-    from biprune.cli.models import build_model
     from biprune.deploy.files.artifact import read_metadata
     from biprune.groups import Groups
     from biprune.request import Request
@@ -107,14 +106,13 @@ def prune_command(
     check_device(device)
     use_machine(threads)
     chosen = build_method(method, settings, epochs)
-    given_options = own_options(model, model_option)
+    own_options(model, model_option)  # refuses before data is read
     source = read_metadata(dense, "dense")
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)
     dataset = load_data(**_data_options(source, dense, root), download=download)
-    own = None if model is None else build_model(model, dataset, given_options)
-    start = load_dense(dense, own)
+    start = load_dense(dense, own_model(model, model_option, dense, dataset))
     start.model.to(device)
     with resumable(folder) as checkpoints:
         with show_progress(method) as report:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biprune.cli.models import build_model, own_options
+from biprune.cli.models import own_model
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,19 +32,7 @@ def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | N
     """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
     from biprune import load_ticket
 
-    given = own_options(model, model_option)
-    if model is None:
-        return load_ticket(folder)
-    built = build_model(model, None, given)
-    try:
-        return load_ticket(folder, built)
-    except ValueError as error:
-        if "do not fit" not in str(error):
-            raise
-        hint = "--model-option num_classes=10 --model-option in_channels=1"
-        raise ValueError(
-            f"{error} On the command line the sizes of its data are options, such as {hint}."
-        ) from None
+    return load_ticket(folder, own_model(model, model_option, folder))
 
 
 def sample_input(ticket: Ticket, shape: str | None) -> Tensor:

@@ -123,5 +123,5 @@ def train_command(
         print_json(metadata)
         return
     print_facts({**dense_facts(metadata), "saved in": str(folder)})
-    own = f" --model {model}" if metadata["model"] is None else ""
+    own = f" --model {model}" if ":" in model else ""
     print_lines("", f"Next: biprune prune {folder}{own} --sparsity 0.9 --out runs/pruned")

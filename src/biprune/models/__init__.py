@@ -5,6 +5,7 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from types import NoneType
 
 import torch
 from torch import nn
@@ -13,6 +14,8 @@ from biprune.models.resnet import resnet8, resnet18, resnet20, resnet32, resnet5
 from biprune.models.vgg import vgg16
 
 __all__ = ["MODELS", "ModelEntry", "create_model"]
+
+JSON_SCALARS = (str, int, float, bool, NoneType)
 
 
 @dataclass(frozen=True)
@@ -51,9 +54,10 @@ def create_model(
     Weights are drawn inside a forked RNG; the caller's is untouched. The user's own factory gets
     `num_classes` and `in_channels` where it has such parameters, `width` and options as given.
 
-    A network of `MODELS` has an attribute `created_by`, a JSON-able record of every argument
-    except the seed: `create_model(**model.created_by)` has the same architecture. Check that its
-    name is in `MODELS` when the record comes from a file, since other names import code.
+    The network has an attribute `created_by`, a JSON-able record of every argument except the
+    seed: `create_model(**model.created_by)` has the same architecture. Check that its name is in
+    `MODELS` when the record comes from a file, since other names import code. It is missing where
+    the user's own factory was given an argument that JSON has no word for.
 
     >>> model = create_model("resnet20", num_classes=100, seed=1)
     >>> sum(param.numel() for param in model.parameters())
@@ -66,18 +70,17 @@ def create_model(
             raise ValueError(f"`{argument}` must be an integer of at least 1, got {value!r}.")
 
     factory = _import_factory(name) if ":" in name else _registered_factory(name)
-    arguments = _bind(name, factory, sizes, explicit)
+    arguments = _arguments(name, factory, sizes, explicit)
 
     with torch.random.fork_rng(devices=[]):
         # Unlike torch.manual_seed, this leaves the generators of GPUs alone.
         torch.default_generator.manual_seed(seed)
-        model = factory(*arguments.args, **arguments.kwargs)
+        model = factory(**arguments)
 
     if not isinstance(model, nn.Module):
         raise ValueError(f"Model {name!r} must return an nn.Module, got {type(model).__name__}.")
-    if name in MODELS:
-        arguments.apply_defaults()
-        vars(model)["created_by"] = {"name": name, **arguments.arguments}
+    if all(isinstance(value, JSON_SCALARS) for value in arguments.values()):
+        vars(model)["created_by"] = {"name": name, **arguments}
     return model
 
 
@@ -113,13 +116,16 @@ def _import_factory(name: str) -> Callable[..., object]:
     return factory
 
 
-def _bind(
+def _arguments(
     name: str,
     factory: Callable[..., object],
     sizes: Mapping[str, int],
     explicit: Mapping[str, object],
-) -> inspect.BoundArguments:
-    """Match arguments with the factory's signature: `sizes` may be dropped, `explicit` may not."""
+) -> dict[str, object]:
+    """What the factory is called with: `sizes` may be dropped, `explicit` may not.
+
+    With their defaults, if the network is of the registry: those might change.
+    """
     signature = inspect.signature(factory)
     kinds = {parameter.name: parameter.kind for parameter in signature.parameters.values()}
     takes_any = inspect.Parameter.VAR_KEYWORD in kinds.values()
@@ -135,6 +141,10 @@ def _bind(
 
     fitting = {size: value for size, value in sizes.items() if takes_any or size in accepted}
     try:
-        return signature.bind(**fitting, **explicit)
+        bound = signature.bind(**fitting, **explicit)
     except TypeError as error:
         raise ValueError(f"Cannot call model {name!r}: {error}. Pass it as an option.") from error
+    if name not in MODELS:
+        return {**fitting, **explicit}
+    bound.apply_defaults()
+    return bound.arguments
