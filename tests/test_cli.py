@@ -26,6 +26,7 @@ from biprune.cli import app as app_module
 from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
 from biprune.cli.app import app, main
+from biprune.cli.outputs import UNFINISHED
 from biprune.loop import Event
 from biprune.schedule import Shape
 from biprune.structure import Scope
@@ -134,7 +135,14 @@ def test_prune_saves_what_the_library_prunes(run: Run, dense: Path, tmp_path: Pa
     assert ticket.masks == expected.masks
     assert ticket.accuracy == expected.accuracy
     assert "head.weight" not in ticket.masks
-    assert not (out / "checkpoints").exists()
+    assert not (out / UNFINISHED).exists()
+
+
+def test_folders_of_the_users_own_are_left_alone(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "checkpoints").mkdir()
+    (tmp_path / "checkpoints" / "best.pt").touch()
+    assert run(f"train resnet8 digits {TINY} --epochs 1 --out {tmp_path}")[0] == 0
+    assert (tmp_path / "checkpoints" / "best.pt").exists()
 
 
 @pytest.mark.parametrize("method", ["omp", "random"])
@@ -411,7 +419,7 @@ def stop_after_an_epoch(process: subprocess.Popen[str], checkpoint: Path, number
 
 def test_killed_and_interrupted_runs_go_on_to_the_same_bits(run: Run, tmp_path: Path) -> None:
     stopped, straight = tmp_path / "stopped", tmp_path / "straight"
-    checkpoint = stopped / "checkpoints" / "train.checkpoint"
+    checkpoint = stopped / UNFINISHED / "train.checkpoint"
 
     killed = start_training(stopped)
     stop_after_an_epoch(killed, checkpoint, signal.SIGKILL)
@@ -439,7 +447,7 @@ def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     data = biprune.load_data("digits", subset=200)
     model = biprune.create_model("resnet8", in_channels=1, width=4)
-    biprune.train(model, data, epochs=1, lr=0.2, checkpoint=out / "checkpoints")
+    biprune.train(model, data, epochs=1, lr=0.2, checkpoint=out / UNFINISHED)
     message = one_error(run(f"train resnet8 digits {TINY} --epochs 1 --out {out}"))
     assert "belongs to another run: its lr was 0.2, now it is 0.1" in message
 

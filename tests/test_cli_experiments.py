@@ -12,10 +12,14 @@ import time
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
-from biprune.cli import reproduce
+from biprune.cli import reproduce, sweeps
+from biprune.experiments.grid import grid
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.presets.scales import Scale
+from biprune.experiments.record import RunRecord
+from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from test_cli import Run, one_error, run  # noqa: F401
 
@@ -46,12 +50,27 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
     store = f"--store {tmp_path}"
     compare = f"compare resnet8 digits {TINY} {store}"
     assert "Unknown method 'bop'" in one_error(run(f"{compare} --method bop"))
+    assert "Unknown data 'digit'" in one_error(run(f"compare resnet8 digit {TINY} {store}"))
+    assert "`--method NAME:` takes KEY=VALUE" in one_error(run(f"{compare} --method bip:lr"))
     assert "`lr` must be a number" in one_error(run(f"{compare} --method bip:lr=x"))
     assert "takes numbers such as 0,2" in one_error(run(f"{compare} --seeds a"))
     assert "Did you mean 0.9?" in one_error(run(f"{compare} --sparsities 90"))
     assert "Closest: snapshot" in one_error(run(f"reproduce snapshots {store}"))
     assert "--list` shows the names" in one_error(run("reproduce"))
     assert "holds no records" in one_error(run(f"report {tmp_path / 'nowhere'}"))
+
+
+def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At a second a pass: two dense runs of 30 epochs, two runs of 10 from each."""
+    fields = {"model": "resnet8", "data": "digits", "sparsities": [0.5, 0.9], "seeds": [0, 1]}
+    specs = grid(["gmp"], passes=10, dense={"epochs": 30}, **fields)
+    clock = 0.0
+    monkeypatch.setattr(sweeps.time, "monotonic", lambda: clock)
+    lines = sweeps._Lines(Console(), specs, Runner(Store(tmp_path)))
+    for spec, elapsed, left in zip(specs, (40, 50, 90), ("60 s", "50 s", "10 s"), strict=False):
+        clock = float(elapsed)
+        lines.add(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=50.0))
+        assert lines._status().endswith(f", {left} left")
 
 
 def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: F811

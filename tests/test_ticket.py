@@ -50,6 +50,8 @@ def test_a_ticket_comes_back_bit_for_bit(
     assert loaded.settings["ramp"] == 0.5
     again = biprune.load_ticket(loaded.save(tmp_path / "again"))
     assert same_state(again.model, ticket.model)
+    modes = {path.stat().st_mode for path in (tmp_path / "out").iterdir()}
+    assert len(modes) == 1  # who may read one file may read all
 
 
 def test_a_users_own_model_is_asked_for(

@@ -144,6 +144,11 @@ def default_rewind_epoch(epochs: int) -> int:
     return max(1, round(REWIND_FRACTION * epochs))
 
 
+def _identity(data: Dataset) -> dict[str, Any]:
+    """What decides the batches; where the files lie does not."""
+    return {name: v for name, v in data.options.items() if name not in ("root", "verify")}
+
+
 def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     """A deep copy of the user's own module, to train in place.
 
@@ -184,7 +189,7 @@ def make_setup(
     if isinstance(data, Dataset):
         if validate is None and (val := data.val) is not None:
             validate = lambda model: accuracy(model, val)  # noqa: E731
-        return Setup(data.train, loss, validate, data=data.options, **options)
+        return Setup(data.train, loss, validate, data=_identity(data), **options)
     if not isinstance(data, Iterable):
         raise TypeError(
             f"`data` must be a Dataset or something that yields batches, got {type(data).__name__}."

@@ -286,6 +286,28 @@ def test_variants_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert notes[-1] == "onnxruntime is not measured: pip install 'biprune[onnx]'"
 
 
+class ByItsLayers(nn.Module):
+    """A forward that looks at its layers; `whole` looks at what sparse rows do not have."""
+
+    def __init__(self, *, whole: bool) -> None:
+        super().__init__()
+        self.fc, self.whole = perceptron(zeros=0.9)[1], whole
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.fc(x.reshape(-1, self.fc.in_features))
+        return x + self.fc.weight.flatten().sum() if self.whole else x
+
+
+@pytest.mark.parametrize("whole", [False, True])
+def test_sparse_rows_are_left_out_where_the_model_does_not_run_with_them(
+    tmp_path: Path, whole: bool
+) -> None:
+    model = ByItsLayers(whole=whole).eval()
+    variants, notes = ticket_variants(model, masks_of(model), None, INPUTS, tmp_path)
+    assert ("csr" in variants) is not whole
+    assert notes[0].startswith("csr: the model does not run") is whole
+
+
 def test_a_model_that_cannot_be_exported_is_measured_without(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

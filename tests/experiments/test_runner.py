@@ -117,6 +117,15 @@ def test_one_deep_run_of_imp_fills_its_curve(tmp_path: Path) -> None:
         assert timeless(alone.run(single)) == timeless(records[single.sparsity])
 
 
+def test_a_deep_run_of_imp_leaves_what_is_recorded_as_it_is(tmp_path: Path) -> None:
+    first, deep = grid(["imp"], sparsities=[0.3, 0.5], passes=1, **TINY)
+    runner = Runner(Store(tmp_path))
+    elsewhere = RunRecord(spec=first, resolved=first.resolved, test_accuracy=12.5)
+    runner.store.put(elsewhere)
+    assert runner.run(deep) is not None
+    assert runner.store.get(first) == elsewhere
+
+
 def test_a_failing_run_is_recorded_and_the_sweep_goes_on(tmp_path: Path) -> None:
     broken = spec("bip", lr=1e30)
     specs = [broken, spec("omp")]
@@ -191,7 +200,7 @@ def test_a_killed_run_resumed_equals_an_uninterrupted_one(tmp_path: Path, method
         command = [sys.executable, "-c", KILLED, folder, killed.model_dump_json(), str(steps)]
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         assert done.returncode in (-signal.SIGKILL, 0), done.stderr
-    resumed = Runner(Store(folder))
+    resumed = Runner(Store(folder), root="elsewhere")  # where files lie is not what a run is
     assert timeless(resumed.run(killed)) == expected
     assert not list(folder.glob("unfinished/*"))
     assert os.listdir(folder / "dense") == [killed.dense_spec.key]

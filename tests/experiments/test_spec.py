@@ -8,7 +8,7 @@ from pydantic import ValidationError
 
 from biprune.experiments.grid import grid, with_passes
 from biprune.experiments.spec import RunSpec
-from biprune.methods import GMP, IMP, METHODS, BiP, Hydra
+from biprune.methods import GMP, IMP, METHODS, OMP, BiP, Hydra
 
 
 def spec(**changes: object) -> RunSpec:
@@ -106,6 +106,9 @@ def test_specs_survive_json() -> None:
         ({"data_options": {"subsets": 1}}, "Unknown option 'subsets'"),
         ({"sparsity": 90}, "Did you mean 0.9"),
         ({"structure": "row"}, "row"),
+        ({"data": "digit"}, "Unknown data 'digit'"),
+        ({"seed": -1}, "`seed` must be"),
+        ({"dense": {"lr": -1.0}}, "`lr` must be"),
         ({"sparcity": 0.9}, "Extra inputs"),
     ],
 )
@@ -137,9 +140,17 @@ def test_a_method_by_name_is_run_as_it_is(name: str) -> None:
     assert single.build_method() == METHODS[name]()
 
 
+def test_a_method_that_its_name_does_not_say_is_refused() -> None:
+    class Mine(OMP):
+        pass
+
+    with pytest.raises(ValueError, match=r"has a Mine, whose name 'omp' stands for another"):
+        grid([Mine()], model="resnet8", data="digits", sparsities=[0.5])
+
+
 def test_the_grid_by_hand() -> None:
     specs = grid(
-        ["bip-paper", IMP(rate=0.5)],
+        ["bip-paper", IMP(rate=0.5, stops=(0.3,))],
         model="resnet8",
         data="digits",
         sparsities=[0.5, 0.9],
@@ -155,5 +166,5 @@ def test_the_grid_by_hand() -> None:
     ]
     assert len(specs) == 8
     assert specs[0].settings == {"epochs": 2}
-    assert specs[1].settings == {"epochs": 4, "rate": 0.5}  # four passes in each round
-    assert specs[3].settings == {"epochs": 4, "rate": 0.5, "stops": [0.5]}
+    assert specs[1].settings == {"epochs": 4, "rate": 0.5, "stops": [0.3]}  # 4 in each round
+    assert specs[3].settings == {"epochs": 4, "rate": 0.5, "stops": [0.3, 0.5]}

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+import biprune
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
@@ -44,6 +45,20 @@ def test_a_setting_that_came_later_is_no_difference(tmp_path: Path) -> None:
     found = store.get(SPEC)
     assert found is not None
     assert found.test_accuracy == 1.0
+
+
+def test_records_of_past_defaults_are_left_out(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    old = RunSpec(**SPEC.model_dump())
+    store.put(record(old, test_accuracy=50.0))
+    monkeypatch.setattr(biprune.BiP, "settings_version", biprune.BiP.settings_version + 1)
+    assert list(store) == []
+    assert "1 records" in caplog.text
+    new = RunSpec(**SPEC.model_dump())
+    store.put(record(new, test_accuracy=90.0))
+    assert [found.test_accuracy for found in store] == [90.0]
 
 
 @pytest.mark.parametrize("text", ["", "{", '{"spec": 1}', "[]"])

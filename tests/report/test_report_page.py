@@ -16,6 +16,7 @@ from PIL import Image
 from biprune.files import write_text
 from biprune.methods import BiP
 from biprune.report import ReferencePoint, summarise, write_figures, write_page, write_report
+from biprune.report.details import details_html
 from biprune.report.sentences import overview, verdict_sentences
 
 CHARTS = (
@@ -119,6 +120,17 @@ def test_settings_and_versions_of_every_run(tmp_path: Path) -> None:
     assert all(record.key in page for record in records)
     assert escape('"torch": "2.8.0"') in page
     assert escape(f'"score_lr": {BiP().score_lr}') in page  # a default, spelt out
+
+
+def test_runs_that_differ_in_their_time_alone_share_their_versions() -> None:
+    times = [f"2026-01-0{day}T00:00:00+00:00" for day in (1, 2, 3)]
+    made = [{"torch": "2.13.0", "finished": time} for time in times]
+    runs = [run("bip", seed=seed, environment=made[seed]) for seed in (0, 1)]
+    other = run("bip", seed=2, environment={**made[2], "torch": "2.12.0"})
+    (comparison,) = summarise([dense(environment=made[0]), *runs, other])
+    text = details_html(comparison)
+    assert all(time in text for time in times)
+    assert (text.count("Versions 2"), text.count("Versions 3")) == (1, 0)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,11 @@ def print_budget(masks: Masks, structure: Groups, sparsity: float) -> None:
     layers = masks.per_layer()
     counts = [count.kept for count in layers.values()]
     macs = kept_macs(structure, counts)
+    by_layer = structure.measure == "units" and structure.scope == "layer"
     rows = []
     for group in structure.groups:
         count = layers[group.name]
-        wanted = f"{(1 - sparsity) * count.total:.1f}" if structure.measure == "units" else "-"
+        wanted = f"{(1 - sparsity) * count.total:.1f}" if by_layer else "-"
         for name in dict.fromkeys(part.tensor for part in group.filters):
             before, after = structure.macs.get(name, 0), macs.get(name, 0.0)
             share = f"{100 * after / before:.1f} %" if before else "-"

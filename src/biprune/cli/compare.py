@@ -97,4 +97,4 @@ def compare_command(
 
 def _method(text: str) -> Method:
     name, *settings = text.split(":")
-    return build_method(name, settings, None)
+    return build_method(name, settings, option="--method NAME:")

@@ -30,6 +30,11 @@ def own_options(model: str | None, texts: Sequence[str] | None) -> dict[str, obj
     return given
 
 
+def model_argument(own: str | None) -> str:
+    """What a command on a saved folder needs to know the user's own model by."""
+    return "" if own is None else f" --model {own}"
+
+
 def check_model(name: str, options: Mapping[str, Any]) -> None:
     """Refuse an unknown model or option before any data is read, by building one.
 

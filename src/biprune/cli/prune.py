@@ -10,7 +10,7 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.budget import print_budget
-from biprune.cli.models import OwnModel, own_model, own_options
+from biprune.cli.models import OwnModel, model_argument, own_model, own_options
 from biprune.cli.outputs import output_folder, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
@@ -146,8 +146,10 @@ def prune_command(
         print_budget(ticket.masks, grouped, ticket.sparsity)
     for name, reason in ticket.left_out.items():
         print_lines(f"Not pruned: {name}, {reason}.")
-    follow = "shrink" if structure == "group" else "inspect"
-    print_lines("", f"Next: biprune {follow} {folder}")
+    follow = f"inspect {folder}"
+    if structure == "group":
+        follow = f"shrink {folder}{model_argument(model)} --out {folder}-small"
+    print_lines("", f"Next: biprune {follow}")
 
 
 def _parsed_budget(text: str) -> dict[str, float]:

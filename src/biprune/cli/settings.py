@@ -14,12 +14,14 @@ if TYPE_CHECKING:
 _BOOLEANS = {"true": True, "false": False}
 
 
-def build_method(name: str, texts: Sequence[str] | None, epochs: int | None) -> Method:
-    """The method `name` with these settings, over `epochs` if given."""
+def build_method(
+    name: str, texts: Sequence[str] | None, epochs: int | None = None, *, option: str = "--set"
+) -> Method:
+    """The method `name` with the settings of `option`, over `epochs` if given."""
     from biprune.methods import METHODS, get_method
 
     hints = get_type_hints(METHODS[name]) if name in METHODS else {}
-    pairs = split_pairs("--set", texts)
+    pairs = split_pairs(option, texts)
     # A setting that the method does not have is left as text: `get_method` refuses it by name.
     settings = {key: _convert(key, text, hints.get(key, str)) for key, text in pairs.items()}
     return get_method(name, settings, epochs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from biprune.cli import options
 from biprune.cli.certificates import print_certificate
-from biprune.cli.models import OwnModel
+from biprune.cli.models import OwnModel, model_argument
 from biprune.cli.outputs import refuse_finished
 from biprune.cli.tables import print_json, print_lines
 from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
@@ -44,4 +44,4 @@ def shrink_command(
         print_json({"folder": str(folder), "certificate": certificate.to_json()})
         return
     print_certificate(certificate, **{"saved in": str(folder)})
-    print_lines("", f"Next: biprune profile {ticket}")
+    print_lines("", f"Next: biprune profile {ticket}{model_argument(model)}")

@@ -46,6 +46,8 @@ class _Lines:
         self._console = console
         self._total = len({spec.key for spec in specs})
         missing = {spec.key: spec for spec in specs if runner.finished(spec) is None}
+        dense = {spec.dense_spec.key: spec.dense_spec for spec in missing.values()}
+        missing |= {key: spec for key, spec in dense.items() if runner.finished(spec) is None}
         passed = {covered.key for spec in missing.values() for covered in covered_by(spec)}
         self._left = {k: 0.0 if k in passed else _cost(s) for k, s in missing.items()}
         self._run = 0.0
@@ -62,11 +64,16 @@ class _Lines:
 
     def add(self, record: RunRecord) -> None:
         """A run has ended, or was there before."""
+        if self._count(record):
+            print(f"{self._status()}: {_outcome(record)}", file=sys.stderr, flush=True)
+
+    def _count(self, record: RunRecord) -> bool:
+        """Take a run off what is left, and the dense one it started from; whether it ran now."""
         self.records.append(record)
         was_run = record.key in self._left
-        self._run += self._left.pop(record.key, 0.0)
-        if was_run:
-            print(f"{self._status()}: {_outcome(record)}", file=sys.stderr, flush=True)
+        for key in (record.key, record.spec.dense_spec.key) if was_run else ():
+            self._run += self._left.pop(key, 0.0)
+        return was_run
 
     def _status(self) -> str:
         status = f"{len(self.records)} of {self._total} runs"
@@ -101,10 +108,7 @@ class _Screen(_Lines):
 
     def add(self, record: RunRecord) -> None:
         """Count it, and put it into the table."""
-        self.records.append(record)
-        was_run = record.key in self._left
-        self._run += self._left.pop(record.key, 0.0)
-        if was_run:  # many may be there before, and a table takes its time
+        if self._count(record):  # many may be there before, and a table takes its time
             self._tables = accuracy_tables(self.records)
 
     def _rendered(self) -> Group:
@@ -116,7 +120,7 @@ class _Screen(_Lines):
 
 
 def _cost(spec: RunSpec) -> float:
-    """Passes over the data, the dense run's left out: it is shared."""
+    """Passes over the data of this run alone: the dense one is shared."""
     from biprune.experiments.spec import TRAIN
 
     if spec.method == TRAIN:

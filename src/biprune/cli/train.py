@@ -69,7 +69,7 @@ def train_command(
     """Train a dense model by SGD, test it once, and save it with the states to rewind to."""
     from biprune import load_data, save_dense, train
     from biprune.cli.device import check_device, use_machine
-    from biprune.cli.models import build_model, check_model
+    from biprune.cli.models import build_model, check_model, model_argument
     from biprune.deploy.files.artifact import read_metadata
     from biprune.training import Recipe
 
@@ -123,5 +123,5 @@ def train_command(
         print_json(metadata)
         return
     print_facts({**dense_facts(metadata), "saved in": str(folder)})
-    own = f" --model {model}" if ":" in model else ""
+    own = model_argument(model if ":" in model else None)
     print_lines("", f"Next: biprune prune {folder}{own} --sparsity 0.9 --out runs/pruned")

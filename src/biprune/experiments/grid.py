@@ -12,7 +12,7 @@ from pydantic import ValidationError
 
 from biprune.checks import check_whole
 from biprune.experiments.spec import RunSpec
-from biprune.methods import IMP, Method, get_method
+from biprune.methods import IMP, METHODS, Method, get_method
 
 
 def grid(
@@ -37,7 +37,7 @@ def grid(
     """
     if passes is not None:
         check_whole("passes", passes, at_least=1)
-    chosen = [get_method(method, {}) for method in methods]
+    chosen = [_known(method) for method in methods]
     specs = [
         _spec(
             model=model,
@@ -54,6 +54,17 @@ def grid(
         for seed, structure, sparsity, method in product(seeds, structures, sparsities, chosen)
     ]
     return list({spec.key: spec for spec in specs}.values())
+
+
+def _known(method: str | Method) -> Method:
+    """A method that its name and settings say in full, as a spec does."""
+    built = get_method(method, {})
+    if METHODS.get(built.name) is not type(built):
+        raise ValueError(
+            f"`methods` has a {type(built).__name__}, whose name {built.name!r} stands for another "
+            "method in METHODS. Give it a name of its own and add it there."
+        )
+    return built
 
 
 def _spec(**fields: Any) -> RunSpec:
@@ -80,6 +91,7 @@ def _adapted(
         if passes is not None:
             method = method.scaled(passes)
         if method.rounds is None:
-            method = replace(method, stops=tuple(sorted(s for s in sparsities if s < sparsity)))
+            stops = {s for s in (*sparsities, *method.stops) if s < sparsity}
+            method = replace(method, stops=tuple(sorted(stops)))
         return method
     return method if passes is None else with_passes(method, sparsity, passes)

@@ -51,7 +51,8 @@ class Runner:
     def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
         """The record of `spec`, run now if need be; None if another process runs it and not `wait`.
 
-        A run that fails is recorded with its error; a failed one is tried again.
+        A run that fails is recorded with its error; a failed one is tried again, but not the dense
+        run that it starts from: run that first.
         """
         if record := self.finished(spec):
             return record
@@ -113,8 +114,11 @@ class Runner:
             progress=self._progress(spec),
         )
         for passed in ticket.rounds:
-            if passed.sparsity in spec.settings.get("stops", ()):
-                self._put(_pruned(_at_stop(spec, passed.sparsity), passed))
+            if passed.sparsity not in spec.settings.get("stops", ()):
+                continue
+            stop = _at_stop(spec, passed.sparsity)
+            if self.finished(stop) is None:
+                self._put(_pruned(stop, passed))
         return _pruned(spec, ticket)
 
     def _dense(self, spec: RunSpec) -> TrainResult:
@@ -129,13 +133,8 @@ class Runner:
         return dense
 
     def _model(self, spec: RunSpec, data: Dataset) -> nn.Module:
-        model = create_model(
-            spec.model,
-            num_classes=data.num_classes,
-            in_channels=data.in_channels,
-            seed=spec.seed,
-            **spec.model_options,
-        )
+        sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
+        model = create_model(spec.model, seed=spec.seed, **{**sizes, **spec.model_options})
         return model.to(self.device)
 
     def _data(self, spec: RunSpec) -> Dataset:

@@ -13,11 +13,12 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from biprune.data import load_data
+from biprune.checks import check_whole
+from biprune.data import data_entry, load_data
 from biprune.methods import METHODS, Method, get_method
 from biprune.selection import check_sparsity
 from biprune.structure import Scope, check_structure
-from biprune.training import train
+from biprune.training import Recipe, train
 
 TRAIN = "train"  # the method of a dense run
 DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
@@ -77,8 +78,11 @@ class RunSpec(BaseModel):
 
     @model_validator(mode="after")
     def _checked(self) -> Self:
+        data_entry(self.data)
+        check_whole("seed", self.seed, at_least=0)
         check_sparsity(self.sparsity)
         check_structure(self.structure, self.scope)
+        Recipe(**{name: v for name, v in self.dense.items() if name != "rewind_epochs"})
         if self.method != TRAIN:
             self.build_method()
         return self

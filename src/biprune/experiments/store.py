@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import shutil
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,6 +14,8 @@ from pydantic import ValidationError
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.files import writable_folder, write_text
+
+logger = logging.getLogger(__name__)
 
 
 class Store:
@@ -44,8 +47,24 @@ class Store:
         write_text(self._record_path(record.key), record.model_dump_json(indent=1) + "\n")
 
     def __iter__(self) -> Iterator[RunRecord]:
-        """Every record, in the order of the keys."""
-        return (_read(path) for path in sorted(self.folder.glob("records/*.json")))
+        """Every record, in the order of the keys, but for those made with defaults of the past.
+
+        Their runs would be others today: they have other keys than their files are named by.
+        """
+        past = 0
+        for path in sorted(self.folder.glob("records/*.json")):
+            record = _read(path)
+            if record.key == path.stem:
+                yield record
+            else:
+                past += 1
+        if past:
+            logger.warning(
+                "%d records in %r were made with defaults that have changed since, and are left "
+                "out.",
+                past,
+                str(self.folder),
+            )
 
     def lock(self, spec: RunSpec) -> FileLock:
         """What a process holds while it runs `spec`; the system releases it if the process dies."""

@@ -25,6 +25,7 @@ _COLUMNS = (
     "validation (%)",
     "backward passes",
     "seconds",
+    "finished",
     "versions",
 )
 
@@ -34,7 +35,7 @@ def details_html(comparison: Comparison) -> str:
     runs = [*comparison.dense_runs, *comparison.runs]
     pruned = method_labels([run.spec for run in comparison.runs])
     labels = {run.key: pruned.get(run.key, "dense") for run in runs}
-    versions = list(dict.fromkeys(_json(run.environment) for run in runs))
+    versions = list(dict.fromkeys(_versions(run) for run in runs))
     blocks = [_block(title, text) for title, text in _settings(runs, labels)]
     blocks += [_block(f"Versions {n}", text) for n, text in enumerate(versions, start=1)]
     head = "".join(f'<th scope="col">{column}</th>' for column in _COLUMNS)
@@ -70,7 +71,8 @@ def _row(run: RunRecord, label: str, versions: Sequence[str]) -> str:
         _number(run.val_accuracy),
         f"{run.backward_passes:,}",
         f"{run.seconds:,.1f}",
-        str(versions.index(_json(run.environment)) + 1),
+        run.environment.get("finished", "-"),
+        str(versions.index(_versions(run)) + 1),
     ]
     error = failure(run)
     title = f' class="hole" title="{escape(error)}"' if error else ""
@@ -79,6 +81,10 @@ def _row(run: RunRecord, label: str, versions: Sequence[str]) -> str:
 
 def _block(title: str, text: str) -> str:
     return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def _versions(run: RunRecord) -> str:
+    return _json({name: v for name, v in run.environment.items() if name != "finished"})
 
 
 def _number(value: float | None) -> str:

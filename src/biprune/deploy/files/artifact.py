@@ -15,7 +15,7 @@ from typing import Any
 
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
-from safetensors.torch import save_file
+from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
 from biprune.files import replaced
@@ -38,8 +38,9 @@ def write_artifact(
         replaced(folder / METADATA_FILE) as described,
         replaced(folder / TENSORS_FILE) as temporary,
     ):
-        save_file(owned, temporary)
-        sha256 = hashlib.sha256(temporary.read_bytes()).hexdigest()
+        data = save_tensors(owned)  # safetensors' own `save_file` lets nobody else read the file
+        temporary.write_bytes(data)
+        sha256 = hashlib.sha256(data).hexdigest()
         content = {"format": f"biprune {kind}", "version": VERSION, "sha256": sha256, **metadata}
         described.write_text(json.dumps(content, indent=1) + "\n", encoding="utf-8")
     return folder
@@ -141,7 +142,8 @@ def original(created_by: Mapping[str, Any] | None, model: nn.Module | None) -> n
         return create_model(**created_by)
     raise ValueError(
         "The file holds a model that is not in biprune's registry. Build it yourself and pass it, "
-        "dense, as `model`; its weights will be replaced in a copy."
+        "dense, as `model`, whose weights will be replaced in a copy; on the command line it is "
+        "`--model package.module:factory`."
     )
 
 

@@ -28,6 +28,7 @@ class CsrLinear(nn.Module):
             )
         self.weight = nn.Parameter(weight, requires_grad=False)
         self.bias = layer.bias
+        self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
         """x W^T as (W x^T)^T: the transpose of a sparse tensor is refused in inference mode."""

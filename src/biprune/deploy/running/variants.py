@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from biprune.deploy.inputs import Inputs
+from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.running.csr import with_csr
 from biprune.deploy.running.onnx import export_onnx
 from biprune.deploy.running.runtime import has_onnx
@@ -40,8 +40,13 @@ def ticket_variants(
     structure = masks.structure
     units_are_weights = structure.dim is None and not isinstance(structure, Groups)
     if units_are_weights and (sparse := with_csr(unwrap(model))):
-        variants["csr"] = sparse
-        notes.append("csr: linear layers as sparse rows; convolutions have no such kernel.")
+        try:
+            with torch.inference_mode():
+                sparse(*as_inputs(example_input))
+            variants["csr"] = sparse
+            notes.append("csr: linear layers as sparse rows; convolutions have no such kernel.")
+        except Exception as error:  # the user's forward may do anything with a layer's weight
+            notes.append(f"csr: the model does not run with sparse rows: {error}")
     if not has_onnx():
         notes.append("onnxruntime is not measured: pip install 'biprune[onnx]'")
         return variants, notes

@@ -9,7 +9,7 @@ that happen to be zero.
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -26,18 +26,22 @@ Read = dict[str, Tensor]
 
 @torch.no_grad()
 def units_to_keep(
-    model: nn.Module, groups: Sequence[Group], inputs: tuple[Tensor, ...] | None
+    model: nn.Module,
+    groups: Sequence[Group],
+    inputs: tuple[Tensor, ...] | None,
+    read_elsewhere: Collection[str] = (),
 ) -> dict[str, Tensor]:
     """For each group the units that have to stay, at least one.
 
-    Without `inputs` only units go that all layers read with zeros. What goes may leave more behind
+    Without `inputs` only units go that all layers read with zeros, and of the groups named in
+    `read_elsewhere` those that are zeros throughout. What goes may leave more behind
     that can go, so this repeats until nothing changes; a round costs a forward of `inputs`.
     """
     model = copy.deepcopy(model)
     keep = {group.name: torch.ones(group.size, dtype=torch.bool) for group in groups}
     while True:
         read = {} if inputs is None else _read(model, groups, inputs)
-        removable = _removable(model, groups, read)
+        removable = _removable(model, groups, read, read_elsewhere)
         before = {name: units.clone() for name, units in keep.items()}
         for group in groups:
             keep[group.name] &= ~removable[group.name]
@@ -47,7 +51,9 @@ def units_to_keep(
         zero_(model, groups, keep)
 
 
-def _removable(model: nn.Module, groups: Sequence[Group], read: Read) -> dict[str, Tensor]:
+def _removable(
+    model: nn.Module, groups: Sequence[Group], read: Read, read_elsewhere: Collection[str]
+) -> dict[str, Tensor]:
     parameters = parameter_names(model)
 
     def is_zero(part: Slice) -> Tensor:
@@ -62,8 +68,9 @@ def _removable(model: nn.Module, groups: Sequence[Group], read: Read) -> dict[st
     for group in groups:
         readers = [part for part in group.slices if part.role == "input"]
         gone = _all([is_zero(part) for part in group.slices], group.size)
-        unread = _all([reads_zero(part) for part in readers], group.size)
-        found[group.name] = gone | unread if readers else gone
+        if readers and group.name not in read_elsewhere:
+            gone |= _all([reads_zero(part) for part in readers], group.size)
+        found[group.name] = gone
     return found
 
 

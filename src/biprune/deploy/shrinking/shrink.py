@@ -28,6 +28,10 @@ from biprune.groups import Group
 from biprune.layout import is_channels_last, lay_out_
 from biprune.parameters import parameter_names, unwrap
 
+READ_ELSEWHERE = (
+    "what its units give is read by more than layers, so that only units of zeros alone can go"
+)
+
 
 def shrink(
     model: nn.Module,
@@ -61,20 +65,23 @@ def shrink(
     inputs = _on_device(as_inputs(example_input), masked)
     check_runs(masked, inputs)
     coupling = find_groups(masked, inputs, seed=seed) if groups is None else groups
-    # First all that seems dead; if that was a mistake, only what the zeros of the weights say.
-    for evidence in (inputs, None):
-        keep = units_to_keep(masked, coupling.groups, evidence)
+    # First all that seems dead; if that was a mistake, only what the zeros of the weights say; if
+    # an operation reads what no layer does, such as a norm over units, less of those groups.
+    read_elsewhere: list[str] = []
+    for evidence in (inputs, None, None):
+        keep = units_to_keep(masked, coupling.groups, evidence, read_elsewhere)
         small, kept = _without(masked, coupling.groups, keep)
         error, dtype, num_inputs = certified_error(masked, small, inputs, seed)
         allowed = TOLERANCES[dtype] if tolerance is None else tolerance
         if error <= allowed:
             break
+        if evidence is None:
+            read_elsewhere = _culprits(masked, coupling.groups, keep, inputs, seed, allowed)
     else:
-        culprits = _culprits(masked, coupling.groups, keep, inputs, seed, allowed)
         raise ValueError(
-            "The model without the units that are zero or that nobody reads is another model: "
-            f"outputs differ by {error:.1e} of their size, {allowed:.0e} is allowed. This comes "
-            f"from {', '.join(culprits)}. Leave these layers out with `exclude` when pruning."
+            "The model without the units that are zero is another model: outputs differ by "
+            f"{error:.1e} of their size, {allowed:.0e} is allowed. This comes from "
+            f"{', '.join(read_elsewhere)}. Leave these layers out with `exclude` when pruning."
         )
     macs, macs_left = count_macs(masked, inputs), count_macs(small, inputs)
     vars(small)["certificate"] = Certificate(
@@ -89,7 +96,7 @@ def shrink(
         zeros_left=_zeros(small, macs),
         before=Size.of(masked, sum(macs.values())),
         after=Size.of(small, sum(macs_left.values())),
-        left_out=dict(coupling.left_out),
+        left_out={**coupling.left_out, **dict.fromkeys(read_elsewhere, READ_ELSEWHERE)},
         replaced=replaced_modules(small),
         kept=_of_original(masked, kept),
     )
