@@ -238,6 +238,41 @@ def test_a_dense_run_gives_each_method_the_start_it_asks_for(
         assert "rewound to epoch 0" not in notes
 
 
+class Odd(nn.Module):
+    """Weights of two types, a complex parameter, and state besides tensors."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(18, 40).bfloat16(), nn.Linear(40, 3)
+        self.phase = nn.Parameter(torch.ones(40, dtype=torch.complex64))
+
+    def forward(self, images: Tensor) -> Tensor:
+        hidden = torch.relu(self.body(images.flatten(1).to(self.body.weight.dtype)))
+        return self.head((hidden.to(self.head.weight.dtype) * self.phase).real)
+
+    def get_extra_state(self) -> dict[str, int]:
+        return {"calls": 1}
+
+    def set_extra_state(self, state: object) -> None:
+        assert state == {"calls": 1}
+
+
+@methods
+def test_a_model_with_weights_of_several_types_and_more(
+    method: type[Method], data: list, tmp_path: Path
+) -> None:
+    dense = biprune.train(build(Odd), data, epochs=2, lr=0.01)
+    biprune.save_dense(dense, tmp_path / "dense")
+    dense = biprune.load_dense(tmp_path / "dense", build(Odd))
+    ticket = pruned(method, dense, data, 0.5 if method.prunes else 0.0, "weight")
+    assert list(ticket.masks) == ["body.weight", "head.weight"]
+    assert ticket.masks.kept == ticket.masks.total // (2 if method.prunes else 1)
+    assert ticket.model.get_parameter("body.weight").dtype == torch.bfloat16
+    ticket.save(tmp_path / "ticket")
+    loaded = biprune.load_ticket(tmp_path / "ticket", build(Odd)).model
+    assert all(map(torch.equal, loaded.parameters(), ticket.model.parameters()))
+
+
 class KilledError(Exception):
     """What a test raises to stop a run in its middle."""
 

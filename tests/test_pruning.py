@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.prune import l1_unstructured
 
 import biprune
 
@@ -252,6 +253,28 @@ def test_frozen_parameters_are_left_alone(
     for name in frozen:
         assert torch.equal(ticket.model.get_parameter(name), conv_net.get_parameter(name))
         assert not ticket.model.get_parameter(name).requires_grad
+
+
+@pytest.mark.parametrize("method", ["bip", "omp"])
+def test_a_frozen_part_computes_as_before(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    """Statistics of its norms would follow the data in training mode."""
+    for name in ("conv1", "norm1"):
+        conv_net.get_submodule(name).requires_grad_(False)
+    ticket = biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=2)
+    for name in ("norm1", "norm2"):
+        before, after = (m.get_buffer(f"{name}.running_mean") for m in (conv_net, ticket.model))
+        assert torch.equal(before, after) is (name == "norm1")
+
+
+def test_a_weight_that_a_hook_computes_is_refused_by_name(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    l1_unstructured(conv_net.get_submodule("conv2"), "weight", 0.5)
+    conv_net(batches[0][0])
+    with pytest.raises(ValueError, match=r"`conv2\.weight` is computed from other tensors"):
+        biprune.prune(conv_net, batches, "bip", sparsity=0.5, epochs=1)
 
 
 def test_a_compiled_model(conv_net: nn.Module, batches: Batches, same_state) -> None:

@@ -5,7 +5,7 @@ import itertools
 import pytest
 import torch
 
-from biprune.sgd import make_sgd
+from biprune.sgd import make_sgd, unscale_
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 SHAPE = (6, 4, 3, 3)
@@ -41,6 +41,15 @@ def test_gradients_of_any_layout(start, wanted, own, other):
     parameter = start.clone(memory_format=own)
     stepped(make_sgd([parameter], start.device, **OPTIONS), parameter, other)
     torch.testing.assert_close(parameter, wanted, rtol=1e-6, atol=1e-7)
+
+
+def test_an_overflow_among_sparse_gradients_is_seen():
+    embedding = torch.nn.Embedding(4, 2, sparse=True)
+    (embedding(torch.tensor([1, 1])).sum() * 8).backward()
+    assert unscale_(embedding.parameters(), 8.0)
+    assert embedding.weight.grad.to_dense()[1].tolist() == [2.0, 2.0]
+    (embedding(torch.tensor([1])).sum() * torch.inf).backward()
+    assert not unscale_(embedding.parameters(), 8.0)
 
 
 def test_nesterov_without_momentum_is_plain(start):

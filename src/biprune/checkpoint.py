@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from biprune.files import replaced, writable_folder
 
@@ -41,9 +41,20 @@ def digest(state: object) -> str:
     return sha.hexdigest()
 
 
-def copy_state(state: Mapping[str, Tensor]) -> State:
-    """A state dict that later training cannot change."""
-    return {name: tensor.detach().clone() for name, tensor in state.items()}
+def only_tensors(state: Mapping[str, object]) -> State:
+    """A state dict without what modules keep besides tensors (`get_extra_state`)."""
+    return {name: value for name, value in state.items() if isinstance(value, Tensor)}
+
+
+def copy_state(state: Mapping[str, object]) -> State:
+    """The tensors of a state dict, which later training cannot change."""
+    return {name: tensor.detach().clone() for name, tensor in only_tensors(state).items()}
+
+
+def load_tensors_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
+    """Give `model` all the tensors of its state; what its modules keep besides stays."""
+    own: dict[str, Any] = model.state_dict()
+    model.load_state_dict({n: v for n, v in own.items() if not isinstance(v, Tensor)} | {**state})
 
 
 class Checkpoint:

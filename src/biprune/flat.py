@@ -20,8 +20,12 @@ def same_layout(tensor: Tensor, other: Tensor) -> bool:
 
 
 def side_by_side(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in one storage, each laid out as it was; `flattened` then gives a view of them all."""
-    if not all(is_dense(tensor) for tensor in tensors.values()):
+    """Copies in one storage, each laid out as it was; `flattened` then gives a view of them all.
+
+    Each in a storage of its own where they are of several types, or not dense.
+    """
+    kinds = {(tensor.dtype, tensor.device) for tensor in tensors.values()}
+    if len(kinds) > 1 or not all(is_dense(tensor) for tensor in tensors.values()):
         return {name: tensor.clone() for name, tensor in tensors.items()}
     return views_like(tensors, _joined(tensors.values()))
 

@@ -12,6 +12,7 @@ from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
 
 from biprune.batches import Batch, Loss, count_batches, device_of, tensors_in, to_device
 from biprune.checkpoint import Checkpoint, State, copy_state, digest
@@ -19,6 +20,7 @@ from biprune.evaluation import evaluation_mode
 from biprune.seeding import derive_seed, forked_rng, seed_all
 
 Record = dict[str, Any]  # one epoch's numbers, JSON-able
+_WHEREABOUTS = ("root", "verify")  # of data: where files lie does not decide the batches
 
 
 @dataclass(frozen=True)
@@ -141,7 +143,7 @@ def fit(
             run.states[0] = copy_state(model.state_dict())
         for epoch in range(len(run.history), epochs):
             seed_all(derive_seed(setup.seed, epoch), setup.batches)
-            model.train()
+            _train_mode_(model)
             started, losses = time.perf_counter(), []
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
                 loss = algorithm.step(passes, group, (epoch + step / steps) / epochs)
@@ -222,11 +224,20 @@ def _open_checkpoint(
         "seed": setup.seed,
         "autocast": setup.autocast,
         "compile": setup.compile,
-        "data": setup.data,
+        "data": {n: v for n, v in (setup.data or {}).items() if n not in _WHEREABOUTS} or None,
         **algorithm.settings,
     }
     start = digest([model.state_dict(), algorithm.state_dict()])
     return Checkpoint(setup.checkpoint, stage, settings, start)
+
+
+def _train_mode_(model: nn.Module) -> None:
+    """Training mode, but norms whose parameters are frozen keep their statistics too."""
+    model.train()
+    for module in model.modules():
+        held = list(module.parameters(recurse=False))
+        if isinstance(module, _NormBase) and held and not any(p.requires_grad for p in held):
+            module.eval()
 
 
 def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
@@ -235,7 +246,8 @@ def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
     Buffers may be infinite on purpose, as causal masks are.
     """
     held = (*model.parameters(), *tensors_in(algorithm.state_dict()))
-    return all(bool(tensor.isfinite().all()) for tensor in held if tensor.is_floating_point())
+    numbers = (t for t in held if t.is_floating_point() or t.is_complex())
+    return all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
 def _described(value: object) -> str:

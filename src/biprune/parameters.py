@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from torch import nn
+from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
@@ -55,7 +55,8 @@ def prunable(
     By default these are the trainable weights of convolutions, linear layers and attention
     (`weight`), or of convolutions alone (`filter`, `channel`; the latter without the first
     convolution, whose input is the data, and without grouped ones, whose slices are no input
-    channels), or those that divide into blocks (`n:m`). Norms, biases and frozen tensors never are.
+    channels), or those that divide into blocks (`n:m`). Norms, biases, frozen and complex tensors
+    never are.
     `include` replaces that default by the names that match one of its shell-style patterns,
     embeddings among them; `exclude` takes away.
     """
@@ -71,7 +72,7 @@ def prunable(
     if exclude is not None:
         candidates -= matching(model, exclude, "exclude")
 
-    chosen = {n: p for n, p in parameters.items() if id(p) in candidates and p.requires_grad}
+    chosen = {n: p for n, p in parameters.items() if id(p) in candidates and _can_be_scored(p)}
     if isinstance(structure, Blocks):
         reasons = {name: not_in_blocks(model, p, structure) for name, p in chosen.items()}
         chosen = {name: p for name, p in chosen.items() if reasons[name] is None}
@@ -85,6 +86,10 @@ def prunable(
             f"`include` (={include!r}) and `exclude` (={exclude!r})."
         )
     return chosen
+
+
+def _can_be_scored(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.is_floating_point()
 
 
 def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
@@ -145,6 +150,18 @@ def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
             )
         matched |= hits
     return matched
+
+
+def refuse_computed(model: nn.Module) -> None:
+    """A weight that a hook writes before each forward cannot be copied, nor hold z: name it."""
+    for name, module in unwrap(model).named_modules():
+        for attribute, value in vars(module).items():
+            if isinstance(value, Tensor) and value.grad_fn is not None:
+                raise ValueError(
+                    f"`{name}.{attribute}` is computed from other tensors before each forward, by "
+                    "another tool. Remove that first (torch.nn.utils.prune.remove, "
+                    "torch.nn.utils.remove_weight_norm or remove_spectral_norm)."
+                )
 
 
 def _refuse_parametrized(

@@ -44,7 +44,7 @@ class SGD(torch.optim.SGD):
         buffers: list[Tensor | None] = []
         if group["momentum"]:
             buffers += [self.momentum_of(p) for p in moved]
-        fused = bool(group["fused"]) and all(is_dense(p) for p in moved)
+        fused = bool(group["fused"]) and all(is_dense(p) and not p.is_complex() for p in moved)
         if fused:
             params = [in_memory_order(p, p) for p in moved]
             grads = [in_memory_order(g, p) for g, p in zip(grads, moved, strict=True)]
@@ -99,7 +99,8 @@ def unscale_(parameters: Iterable[nn.Parameter], loss_scale: float | Tensor) -> 
         return True
     for gradient in gradients:
         gradient.div_(loss_scale)
-    return bool(torch.stack([gradient.isfinite().all() for gradient in gradients]).all())
+    values = [g.coalesce().values() if g.is_sparse else g for g in gradients]
+    return bool(torch.stack([value.isfinite().all() for value in values]).all())
 
 
 class MaskedSGD:

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import device_of
+from biprune.checkpoint import only_tensors
 from biprune.deploy.files.artifact import (
     check_fields,
     read_artifact,
@@ -140,7 +141,8 @@ class Ticket:
     def save(self, folder: Path | str) -> Path:
         """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders.
 
-        Pruned weights take no room: only the mask's bits and the kept values are written.
+        Pruned weights take no room: only the mask's bits and the kept values are written. What
+        modules keep besides tensors (`get_extra_state`) is not.
         """
         for number, earlier in enumerate(self.rounds, start=1):
             earlier.save(Path(folder) / f"{ROUND}{number}")
@@ -167,8 +169,8 @@ class Ticket:
             "groups": structure.to_json() if isinstance(structure, Groups) else None,
         }
         check_masks(self.model, self.masks)
-        state = {own_name(name): t for name, t in unwrap(self.model).state_dict().items()}
-        tensors = pack(state, self.masks)
+        state = only_tensors(unwrap(self.model).state_dict())
+        tensors = pack({own_name(name): tensor for name, tensor in state.items()}, self.masks)
         return write_artifact(folder, "ticket", metadata, tensors)
 
 

@@ -22,7 +22,7 @@ from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
 from biprune.models import MODELS
-from biprune.parameters import parameter_names, unwrap
+from biprune.parameters import parameter_names, refuse_computed, unwrap
 from biprune.schedule import LRSchedule, Shape
 from biprune.sgd import make_sgd, set_lr
 
@@ -144,11 +144,6 @@ def default_rewind_epoch(epochs: int) -> int:
     return max(1, round(REWIND_FRACTION * epochs))
 
 
-def _identity(data: Dataset) -> dict[str, Any]:
-    """What decides the batches; where the files lie does not."""
-    return {name: v for name, v in data.options.items() if name not in ("root", "verify")}
-
-
 def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     """A deep copy of the user's own module, to train in place.
 
@@ -157,6 +152,7 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     usual layout, as `view` does, and stays as it is.
     """
     _refuse_ranks(model)
+    refuse_computed(model)
     model = copy.deepcopy(unwrap(model))
     if channels_last is None:
         channels_last = getattr(model, "created_by", {}).get("name") in MODELS or None
@@ -189,7 +185,7 @@ def make_setup(
     if isinstance(data, Dataset):
         if validate is None and (val := data.val) is not None:
             validate = lambda model: accuracy(model, val)  # noqa: E731
-        return Setup(data.train, loss, validate, data=_identity(data), **options)
+        return Setup(data.train, loss, validate, data=data.options, **options)
     if not isinstance(data, Iterable):
         raise TypeError(
             f"`data` must be a Dataset or something that yields batches, got {type(data).__name__}."

@@ -180,6 +180,14 @@ def test_balanced_samples(batches: Batches, conv_net: nn.Module) -> None:
     labels = torch.cat([chunk[1] for chunk in chunks])  # pyright: ignore
     assert labels.bincount().tolist() == [5, 5, 5]
     assert [len(chunk[1]) for chunk in chunks] == [8, 7]  # pyright: ignore
+    nine = [(images[:1].repeat(9, 1, 1, 1), torch.arange(9) % 3) for images, _ in batches]
+    uneven = class_balanced(scoring(conv_net, nine), per_class=10)
+    assert [len(chunk[1]) for chunk in uneven] == [8, 8, 7, 7]  # pyright: ignore  # not 9, 9, 9, 3
+
+
+def test_samples_of_unlike_shapes_are_not_mixed(conv_net: nn.Module) -> None:
+    ragged = [(torch.ones(4, 1, size, size), torch.arange(4) % 3) for size in (8, 9)]
+    assert class_balanced(scoring(conv_net, ragged), per_class=2) == [ragged[0]]
 
 
 class Chain(nn.Module):
@@ -302,6 +310,67 @@ def test_a_norm_without_parameters_carries_no_gate(batches: Batches) -> None:
     )
     with pytest.raises(ValueError, match=r"filters of '0\.weight' feed a norm without weight and"):
         biprune.prune(bare, batches, "snip", sparsity=0.5, structure="filter", epochs=1)
+
+
+class Causal(nn.Module):
+    """Attention under a mask of -inf, whose absolute value would be another mask."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+        self.head = nn.Linear(8, 3)
+        self.register_buffer("mask", torch.full((8, 8), -torch.inf).triu(1))
+
+    def forward(self, images: Tensor) -> Tensor:
+        rows = images.squeeze(1)
+        mixed, _ = self.attention(rows, rows, rows, attn_mask=self.mask, need_weights=False)
+        return self.head(mixed.mean(dim=1))
+
+
+def test_synflow_leaves_masks_of_infinity_alone(batches: Batches) -> None:
+    model = seeded(Causal).float()
+    ticket = biprune.prune(model, batches, "synflow", sparsity=0.5, epochs=1)
+    assert torch.equal(ticket.model.get_buffer("mask"), model.get_buffer("mask"))
+
+
+class Opaque:
+    """A batch that moves itself and does not say how many samples it has."""
+
+    def __init__(self, images: Tensor, labels: Tensor) -> None:
+        self.images, self.labels = images, labels
+
+    def to(self, device: torch.device) -> Opaque:
+        return Opaque(self.images.to(device), self.labels.to(device))
+
+
+@pytest.mark.parametrize(("method", "passes"), [("snip", 1), ("prospr", 4)])
+def test_of_batches_that_do_not_tell_their_size_one_is_enough(
+    batches: Batches, conv_net: nn.Module, method: str, passes: int
+) -> None:
+    data = [Opaque(*batch) for batch in batches]
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        assert isinstance(batch, Opaque)
+        return nn.functional.cross_entropy(model(batch.images), batch.labels)
+
+    ticket = biprune.prune(conv_net, data, method, sparsity=0.5, epochs=1, loss=loss)
+    assert ticket.cost.backward_passes == passes + len(data)
+
+
+def test_random_like_another_goes_by_counts_not_by_costs(batches: Batches) -> None:
+    model, half = biprune.create_model("resnet8", in_channels=1, width=4), {"macs": 0.5}
+    options = {"structure": "group", "budget": half, "epochs": 1}
+    like = biprune.prune(model, batches, "omp", **options).masks
+    with pytest.raises(ValueError, match="`like` goes by counts of units, a `budget`"):
+        biprune.prune(
+            model, batches, biprune.Random(like=like, epochs=1), **options | {"epochs": None}
+        )
+
+
+def test_prospr_counts_the_batches_of_a_draw(batches: Batches, conv_net: nn.Module) -> None:
+    two = 2 * len(batches[0][1])
+    ticket = biprune.prune(conv_net, batches, "prospr", sparsity=0.5, epochs=1, samples=two)
+    assert ticket.cost.backward_passes == ticket.cost.forward_passes == 4 * 2 + len(batches)
 
 
 def test_synflow_stays_finite_where_float32_would_not() -> None:

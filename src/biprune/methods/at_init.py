@@ -45,7 +45,7 @@ class Scoring:
         found, seen = [], 0
         for batch in islice(stream or self.stream(), count_batches(self.setup.batches)):
             found.append(batch)
-            seen += num_samples(batch)
+            seen += num_samples(batch) or samples  # one batch will do if it does not tell
             if seen >= samples:
                 break
         return found
@@ -60,10 +60,15 @@ class Scoring:
         return self.setup.loss(self.model, batch)
 
     def gradients(
-        self, output: Tensor, parameters: Sequence[Tensor], *, create_graph: bool = False
+        self,
+        output: Tensor,
+        parameters: Sequence[Tensor],
+        *,
+        num_batches: int = 1,
+        create_graph: bool = False,
     ) -> list[Tensor]:
-        """One backward pass; zeros where `output` does not depend on a parameter."""
-        self.backward_passes += 1
+        """One backward pass of so many batches; zeros where `output` has no part of a parameter."""
+        self.backward_passes += num_batches
         if not output.requires_grad:
             return [torch.zeros_like(p) for p in parameters]
         found = torch.autograd.grad(

@@ -11,7 +11,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from biprune.checkpoint import State
+from biprune.checkpoint import State, load_tensors_
 from biprune.checks import check_whole
 from biprune.groups import Groups
 from biprune.loop import Cost, Record, Setup
@@ -40,7 +40,7 @@ class Start:
             return "not rewound: a bare module was given, which carries no earlier state"
         self.check_rewind(epoch)
         epoch = self.rewind_epoch if epoch is None else epoch
-        self.model.load_state_dict(self.states[epoch])
+        load_tensors_(self.model, self.states[epoch])
         return f"rewound to epoch {epoch}"
 
     def check_rewind(self, epoch: int | None) -> None:

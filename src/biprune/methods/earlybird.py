@@ -61,7 +61,7 @@ class EarlyBird(TrainingMethod):
     """Train from initialization, freeze the first mask that stays put, train on under it.
 
     `memory` masks are compared, so that a mask can settle after that many epochs at the earliest;
-    `penalty` is the L1 weight on gamma, for filters alone.
+    `penalty` is the L1 weight on gamma, for filters and groups alone.
     """
 
     name: ClassVar[str] = "earlybird"

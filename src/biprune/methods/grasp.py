@@ -42,13 +42,14 @@ from biprune.methods.samples import class_balanced
 class GraSP(AtInit):
     """Gradient signal preservation, on `samples_per_class` of each class.
 
-    Batches that are not (inputs, labels) cannot be balanced and are used as they come.
+    Batches that are not (inputs, labels) cannot be balanced: the first is used as it is.
     `temperature` divides the model's output, which must then be a tensor.
     """
 
     name: ClassVar[str] = "grasp"
     summary: ClassVar[str] = "gradient flow at initialization"
     citation: ClassVar[str] = "Wang et al., ICLR 2020"
+    settings_version: ClassVar[int] = 2  # equal chunks
 
     samples_per_class: int = 10
     temperature: float = 200.0

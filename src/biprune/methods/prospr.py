@@ -71,9 +71,9 @@ class ProsPr(AtInit):
         final = self._train(loss_of, loss_of.gated(gates, units, target.structure), draws[:-1])
         loss = loss_of(draws[-1], final)
         if not self.first_order:
-            found = scoring.gradients(loss, list(units.values()))
+            found = scoring.gradients(loss, list(units.values()), num_batches=len(draws[-1]))
             return {name: gradient.abs() for name, gradient in zip(units, found, strict=True)}
-        at_end = scoring.gradients(loss, list(final.values()))
+        at_end = scoring.gradients(loss, list(final.values()), num_batches=len(draws[-1]))
         gradients = {loss_of.own[name]: g for name, g in zip(final, at_end, strict=True)}
         scores = gate_scores(gates, gradients, target.structure)
         return {name: score.abs() for name, score in scores.items()}
@@ -87,6 +87,7 @@ class ProsPr(AtInit):
             gradients = loss_of.scoring.gradients(
                 loss_of(batches, parameters),
                 list(parameters.values()),
+                num_batches=len(batches),
                 create_graph=not self.first_order,
             )
             named = dict(zip(parameters, gradients, strict=True))

@@ -21,7 +21,7 @@ from biprune.masks import Masks
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Outcome, Start, Target
 from biprune.seeding import drawing_generator
-from biprune.selection import num_kept
+from biprune.selection import is_budgeted, num_kept
 
 
 @dataclass(frozen=True)
@@ -51,6 +51,11 @@ class Random(AtInit):
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """As drawn; with `like` the counts are its own, whatever the scope."""
         if self.like is not None:
+            if is_budgeted(target.structure):
+                raise ValueError(
+                    "`like` goes by counts of units, a `budget` or `round_to` by what they cost. "
+                    "Prune with the `sparsity` of units alone, or without `like`."
+                )
             target = replace(target, structure=replace(target.structure, scope="global"))
         return super().run(start, setup, target)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from itertools import islice
 
@@ -13,18 +14,20 @@ from biprune.methods.at_init import Scoring
 
 
 def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
-    """Chunks, no longer than a batch, of `per_class` samples of each class, classes mixed.
+    """Equal chunks, no longer than a batch, of `per_class` samples of each class, classes mixed.
 
     One pass over the training batches; a class with fewer samples gives what it has. Batches that
-    are no pair of tensors (inputs, class labels) say nothing of classes: the first is taken whole.
+    are no pair of tensors (inputs, class labels) say nothing of classes, and inputs of other shapes
+    do not go together: the first is taken whole.
     """
     inputs: list[Tensor] = []
     labels: list[Tensor] = []
     taken: Counter[int] = Counter()
-    size = 1
+    size, first = 1, None
     for batch in islice(scoring.stream(), count_batches(scoring.setup.batches)):
         if not _is_labelled(batch):
             return [batch]
+        first = first or batch
         images, classes = batch  # pyright: ignore[reportGeneralTypeIssues]
         size = max(size, len(classes))
         chosen = []
@@ -35,8 +38,13 @@ def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
         if chosen:  # copies, which do not hold the whole batch
             inputs.append(images[chosen])
             labels.append(classes[chosen])
-    # A shuffled loader gives the samples in mixed order, so the chunks mix classes as well.
-    return list(zip(torch.cat(inputs).split(size), torch.cat(labels).split(size), strict=True))
+    if len({images.shape[1:] for images in inputs}) > 1:
+        return [first]
+    # A shuffled loader gives the samples in mixed order, so the chunks mix classes as well. They
+    # are summed as equals, and BatchNorm cannot train on a rest of one.
+    count = math.ceil(taken.total() / size)
+    chunks = (torch.cat(parts).tensor_split(count) for parts in (inputs, labels))
+    return list(zip(*chunks, strict=True))
 
 
 def _is_labelled(batch: Batch) -> bool:

@@ -5,7 +5,7 @@ synaptic flow. NeurIPS 2020.
 
     R = 1^T f_|theta|(1),   score = |theta| * dR/d|theta|,   in 100 rounds, kept(t) = kept^(t/100)
 
-f_|theta| is the network with the absolute value of every parameter and buffer, fed an image of
+f_|theta| is the network with the absolute value of all that its state dict holds, fed an image of
 ones. BatchNorm is in eval mode, where it is a fixed linear map; in train mode a batch of one would
 destroy the conservation. R grows exponentially with depth (about 5e71 for ResNet-56), so the copy
 is in float64; the released code is in float32.
@@ -23,6 +23,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.batches import Batch
+from biprune.checkpoint import only_tensors
 from biprune.checks import check_whole
 from biprune.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
@@ -76,9 +77,9 @@ def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, T
 
 @torch.no_grad()
 def make_positive_(model: nn.Module) -> None:
-    """Replace every parameter and buffer by its absolute value."""
-    for tensor in (*model.parameters(), *model.buffers()):
-        if tensor.is_floating_point():
+    """Replace every number of the state by its absolute value, but for masks of -inf."""
+    for tensor in only_tensors(model.state_dict()).values():
+        if tensor.is_floating_point() and tensor.isfinite().all():
             tensor.abs_()
 
 

@@ -18,6 +18,7 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
+from biprune.checkpoint import load_tensors_, only_tensors
 from biprune.files import replaced
 from biprune.loop import Cost
 from biprune.models import MODELS, create_model
@@ -149,7 +150,7 @@ def original(created_by: Mapping[str, Any] | None, model: nn.Module | None) -> n
 
 def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     """Give `built` the weights of `state`, in their precision, and put it in eval mode."""
-    own = built.state_dict(keep_vars=True)
+    own = only_tensors(built.state_dict(keep_vars=True))
     names = {own_name(name): name for name in own}  # either may have compiled parts
     state = {names.get(own_name(name), name): tensor for name, tensor in state.items()}
     reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
@@ -162,5 +163,5 @@ def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
         )
     for name, tensor in own.items():
         tensor.data = tensor.data.to(state[name].dtype)
-    built.load_state_dict(state)
+    load_tensors_(built, state)
     built.eval()

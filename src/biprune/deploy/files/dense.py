@@ -9,6 +9,7 @@ from typing import Any
 
 from torch import nn
 
+from biprune.checkpoint import only_tensors
 from biprune.deploy.files.artifact import (
     check_fields,
     prefixed,
@@ -46,7 +47,7 @@ def save_dense(
         "data": data,
         "history": result.history,
     }
-    tensors = prefixed("state", result.model.state_dict())
+    tensors = prefixed("state", only_tensors(result.model.state_dict()))
     for epoch, state in result.states.items():
         tensors |= prefixed(f"epoch-{epoch}", state)
     return write_artifact(folder, "dense", metadata, tensors)

@@ -14,6 +14,7 @@ from typing import Any
 import torch
 from torch import nn
 
+from biprune.checkpoint import only_tensors
 from biprune.deploy.files.artifact import (
     METADATA_FILE,
     check_fields,
@@ -44,7 +45,7 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
         "channels_last": is_channels_last(small),
         "certificate": certificate.to_json(),
     }
-    return write_artifact(folder, "small", metadata, small.state_dict())
+    return write_artifact(folder, "small", metadata, only_tensors(small.state_dict()))
 
 
 def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:

@@ -10,6 +10,7 @@ import torch
 from safetensors.torch import save
 from torch import Tensor, nn
 
+from biprune.checkpoint import only_tensors
 from biprune.deploy.files.sparse import pack
 from biprune.deploy.inputs import Inputs
 from biprune.deploy.macs import total_macs
@@ -62,7 +63,7 @@ def _of_file(path: Path) -> Footprint:
 
 
 def _bytes(model: nn.Module) -> int:
-    state = model.state_dict()
+    state = only_tensors(model.state_dict())
     zeros = {name: p.detach() != 0 for name, p in parameter_names(model).items()}
     masks = {name: kept for name, kept in zeros.items() if name in state and not kept.all()}
     return min(_saved(state), _saved(pack(state, masks)))
@@ -71,7 +72,7 @@ def _bytes(model: nn.Module) -> int:
 def _sparse_bytes(model: nn.Module) -> int:
     """The state with sparse rows in three parts: where they start, columns, values."""
     tensors: dict[str, Tensor] = {}
-    for name, tensor in model.state_dict().items():
+    for name, tensor in only_tensors(model.state_dict()).items():
         if tensor.layout == torch.strided:
             tensors[name] = tensor
         else:

@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from biprune.checkpoint import only_tensors
 from biprune.checks import check_positive
 from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
 from biprune.deploy.outputs import difference, flat_outputs, outputs
@@ -73,7 +74,7 @@ def export_onnx(
 
     check_positive("tolerance", tolerance)
     model, inputs = unwrap(model), as_inputs(example_input)
-    size = sum(tensor.numel() * tensor.element_size() for tensor in model.state_dict().values())
+    size = sum(tensor.nbytes for tensor in only_tensors(model.state_dict()).values())
     if size > LIMIT:
         raise ValueError(
             f"The model's weights take {size / 1e9:.1f} GB, and one ONNX file holds at most 2 GB. "

@@ -11,6 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from biprune.checkpoint import only_tensors
 from biprune.deploy.outputs import are_finite, difference, inputs_to_compare, outputs
 from biprune.seeding import derive_seed
 
@@ -35,7 +36,7 @@ class Size:
     @staticmethod
     def of(model: nn.Module, macs: int) -> Size:
         """Measure a model that takes `macs`."""
-        state = model.state_dict().values()
+        state = only_tensors(model.state_dict()).values()
         return Size(
             sum(parameter.numel() for parameter in model.parameters()),
             macs,
