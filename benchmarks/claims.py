@@ -203,7 +203,7 @@ OUR_CLAIMS: list[Claim] = [
         ahead(BIP, picking("magnitude", **LIKE_BIP), SOME),
     ),
     (
-        "as accurate as IMP, with less than a tenth of its passes",
+        "as accurate as IMP, with an eighth of its passes at most",
         "methods",
         ahead(BIP, IMP_RUNS, HIGH, or_equal=True),
     ),
