@@ -171,7 +171,9 @@ def test_passes_are_those_really_made(
         assert ticket.cost.forward_passes < Net.forwards["net"]
     else:
         assert ticket.cost.forward_passes == Net.forwards["net"]
-    assert ticket.cost.backward_passes == backwards["all"]
+    # One backward of ProsPr's scoring goes through all batches of a draw, which are all there are.
+    draws = biprune.ProsPr().inner_steps + 1 if method is biprune.ProsPr else 0
+    assert ticket.cost.backward_passes == backwards["all"] + draws * (len(data) - 1)
     # What `list` announces are the passes of training; scoring comes on top.
     announced = method().scaled(EPOCHS).data_passes(ticket.sparsity) * len(data)
     assert announced <= ticket.cost.backward_passes <= announced + 110
