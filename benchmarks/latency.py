@@ -16,6 +16,7 @@ from tempfile import TemporaryDirectory
 import torch
 
 import biprune
+from biprune.copying import copy_model
 from biprune.deploy.coupling.find import Coupling
 from biprune.deploy.running.profile import profile
 from biprune.deploy.running.variants import ticket_variants
@@ -24,7 +25,6 @@ from biprune.groups import Groups
 from biprune.masked import apply_masks_
 from biprune.methods.base import magnitudes
 from biprune.request import Request
-from biprune.training import copy_model
 from timing import Row, parser, report
 
 

@@ -10,12 +10,13 @@ from torch.nn.functional import cross_entropy
 
 import biprune
 from biprune.batches import classification_loss
+from biprune.copying import copy_model
 from biprune.loop import Algorithm, Passes, Setup
 from biprune.methods.base import Start, Target, magnitudes
 from biprune.methods.bip import BiPAlgorithm
 from biprune.methods.hydra import HydraAlgorithm
 from biprune.structure import get_structure
-from biprune.training import PlainSGD, Recipe, copy_model
+from biprune.training import PlainSGD, Recipe
 
 Step = Callable[[], object]
 Batches = Sequence[tuple[Tensor, Tensor]]

@@ -24,7 +24,7 @@ LAYERS = [
     ["selection"],
     ["masked"],
     ["batches", "checkpoint", "schedule", "seeding"],
-    ["evaluation", "sgd"],
+    ["copying", "evaluation", "sgd"],
     ["loop"],
     ["training"],
     ["methods"],

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fnmatch import fnmatchcase
 
-from torch import Tensor, nn
+from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 
@@ -150,18 +150,6 @@ def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
             )
         matched |= hits
     return matched
-
-
-def refuse_computed(model: nn.Module) -> None:
-    """A weight that a hook writes before each forward cannot be copied, nor hold z: name it."""
-    for name, module in unwrap(model).named_modules():
-        for attribute, value in vars(module).items():
-            if isinstance(value, Tensor) and value.grad_fn is not None:
-                raise ValueError(
-                    f"`{name}.{attribute}` is computed from other tensors before each forward, by "
-                    "another tool. Remove that first (torch.nn.utils.prune.remove, "
-                    "torch.nn.utils.remove_weight_norm or remove_spectral_norm)."
-                )
 
 
 def _refuse_parametrized(

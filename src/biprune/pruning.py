@@ -8,6 +8,7 @@ from pathlib import Path
 from torch import nn
 
 from biprune.batches import Batch, Loss
+from biprune.copying import copy_model
 from biprune.data import Dataset
 from biprune.deploy.inputs import Inputs
 from biprune.loop import Event
@@ -18,7 +19,7 @@ from biprune.request import Request, example_of
 from biprune.selection import check_kept
 from biprune.structure import Scope
 from biprune.ticket import Ticket, check_masks, input_fields
-from biprune.training import Evaluate, TrainResult, copy_model, make_setup, measured
+from biprune.training import Evaluate, TrainResult, make_setup, measured
 
 
 def prune(

@@ -2,27 +2,24 @@
 
 from __future__ import annotations
 
-import copy
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch.distributed as dist
 from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
 from biprune.checkpoint import State, digest
 from biprune.checks import check_positive, check_rate, check_whole
+from biprune.copying import copy_model
 from biprune.data import Dataset
 from biprune.evaluation import accuracy
-from biprune.layout import lay_out_
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
-from biprune.models import MODELS
-from biprune.parameters import parameter_names, refuse_computed, unwrap
+from biprune.parameters import parameter_names
 from biprune.schedule import LRSchedule, Shape
 from biprune.sgd import make_sgd, set_lr
 
@@ -142,36 +139,6 @@ class TrainResult:
 def default_rewind_epoch(epochs: int) -> int:
     """The paper's rewinding point, epoch 8 of 160, scaled to a run of `epochs`."""
     return max(1, round(REWIND_FRACTION * epochs))
-
-
-def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
-    """A deep copy of the user's own module, to train in place.
-
-    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them,
-    where that is safe. None does so for models of our registry alone: a user's own may rely on the
-    usual layout, as `view` does, and stays as it is.
-    """
-    _refuse_ranks(model)
-    refuse_computed(model)
-    model = copy.deepcopy(unwrap(model))
-    if channels_last is None:
-        channels_last = getattr(model, "created_by", {}).get("name") in MODELS or None
-    if channels_last is not None:
-        lay_out_(model, channels_last=channels_last)
-    return model
-
-
-def _refuse_ranks(model: nn.Module) -> None:
-    """A copy has no all-reduce: every process would train a network of its own."""
-    wrapped = getattr(model, "_orig_mod", model)
-    if isinstance(wrapped, nn.parallel.DistributedDataParallel):
-        ranks = dist.get_world_size(wrapped.process_group)
-        if ranks > 1:
-            raise ValueError(
-                f"`model` is spread over {ranks} processes, each of which would train a copy of "
-                "its own here. Prune it in your own loop with `BiPOptimizer`, whose steps come "
-                "after the gradients are averaged, or pass the module itself in one process."
-            )
 
 
 def make_setup(

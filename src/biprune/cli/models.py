@@ -64,22 +64,21 @@ def build_model(
 
 def own_model(
     name: str | None,
-    texts: Sequence[str] | None,
+    options: Mapping[str, Any],
     folder: Path,
     data: Dataset | None = None,
 ) -> nn.Module | None:
     """The user's own model, called `--model name`, as it was built for what `folder` holds.
 
-    The `--model-option`s in `texts` go before what the folder remembers. None without a name.
+    The `options` go before what the folder remembers. None without a name.
     """
     from biprune.deploy.files.artifact import read_metadata
 
-    given = own_options(name, texts)
     if name is None:
         return None
     saved = read_metadata(folder).get("model") or {}
     remembered = {key: value for key, value in saved.items() if key != "name"}
-    return build_model(name, data, {**(remembered if saved.get("name") == name else {}), **given})
+    return build_model(name, data, {**(remembered if saved.get("name") == name else {}), **options})
 
 
 def _look_here() -> None:

@@ -106,13 +106,13 @@ def prune_command(
     check_device(device)
     use_machine(threads)
     chosen = build_method(method, settings, epochs)
-    own_options(model, model_option)  # refuses before data is read
+    given_options = own_options(model, model_option)
     source = read_metadata(dense, "dense")
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)
     dataset = load_data(**_data_options(source, dense, root), download=download)
-    start = load_dense(dense, own_model(model, model_option, dense, dataset))
+    start = load_dense(dense, own_model(model, given_options, dense, dataset))
     start.model.to(device)
     with resumable(folder) as checkpoints:
         with show_progress(method) as report:

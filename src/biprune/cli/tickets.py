@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from biprune.cli.models import own_model
+from biprune.cli.models import own_model, own_options
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -32,7 +32,7 @@ def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | N
     """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
     from biprune import load_ticket
 
-    return load_ticket(folder, own_model(model, model_option, folder))
+    return load_ticket(folder, own_model(model, own_options(model, model_option), folder))
 
 
 def sample_input(ticket: Ticket, shape: str | None) -> Tensor:

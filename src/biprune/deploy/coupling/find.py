@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.coupling.copying import check_runs, copied, first_line
+from biprune.copying import copied
+from biprune.deploy.coupling.running import check_runs, first_line
 from biprune.deploy.coupling.tracing import trace
 from biprune.deploy.coupling.trial import Trial
 from biprune.deploy.coupling.units import coupled

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.coupling.copying import first_line
+from biprune.deploy.coupling.running import first_line
 from biprune.deploy.outputs import flat_outputs
 from biprune.deploy.surgery.layers import Side, loses_groups
 

@@ -14,8 +14,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.coupling.copying import first_line
 from biprune.deploy.coupling.random_weights import randomize_
+from biprune.deploy.coupling.running import first_line
 from biprune.deploy.outputs import difference, inputs_to_compare, outputs
 from biprune.deploy.surgery.resize import resize_
 from biprune.groups import Group

@@ -9,8 +9,9 @@ import torch
 from torch import Tensor, nn
 
 from biprune.checks import check_positive
-from biprune.deploy.coupling.copying import check_runs, copied
+from biprune.copying import copied
 from biprune.deploy.coupling.find import Coupling, find_groups
+from biprune.deploy.coupling.running import check_runs
 from biprune.deploy.coupling.trial import kept_indices
 from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.macs import count_macs

@@ -1,25 +1,10 @@
-"""Copies of a user's model, and whether it runs at all; said in words before anything is done."""
+"""Whether a user's model runs at all; said in words before anything is done."""
 
 from __future__ import annotations
-
-import copy
 
 from torch import Tensor, nn
 
 from biprune.deploy.outputs import outputs
-
-
-def copied(model: nn.Module) -> nn.Module:
-    """A deep copy, which needs every tensor in the model to be its own."""
-    try:
-        return copy.deepcopy(model)
-    except RuntimeError as error:
-        raise ValueError(
-            f"The model cannot be copied: {first_line(error)} If this comes from "
-            "torch.nn.utils.weight_norm or spectral_norm, which keep the weight that a forward "
-            "computed, call torch.nn.utils.remove_weight_norm (or remove_spectral_norm) on these "
-            "layers."
-        ) from error
 
 
 def check_runs(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:

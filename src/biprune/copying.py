@@ -1,0 +1,66 @@
+"""Copies of a user's model: refused in words where a copy would fail, or be another model."""
+
+from __future__ import annotations
+
+import copy
+
+import torch.distributed as dist
+from torch import Tensor, nn
+
+from biprune.layout import lay_out_
+from biprune.models import MODELS
+from biprune.parameters import unwrap
+
+
+def copied(model: nn.Module) -> nn.Module:
+    """A deep copy, which needs every tensor in the model to be its own."""
+    try:
+        return copy.deepcopy(model)
+    except RuntimeError as error:
+        reason = f"{error}".strip().partition("\n")[0]
+        if computed := _computed(model):
+            reason = f"{', '.join(computed)} is computed from other tensors before each forward."
+        raise ValueError(
+            f"The model cannot be copied: {reason} If this comes from another tool, take it off: "
+            "call torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove on these "
+            "layers."
+        ) from error
+
+
+def _computed(model: nn.Module) -> list[str]:
+    """Attributes that a hook writes, as torch.nn.utils.prune and weight_norm do."""
+    return [
+        f"`{'.'.join(filter(None, (name, attribute)))}`"
+        for name, module in model.named_modules()
+        for attribute, value in vars(module).items()
+        if isinstance(value, Tensor) and value.grad_fn is not None
+    ]
+
+
+def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
+    """A deep copy of the user's own module, to train in place.
+
+    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them,
+    where that is safe. None does so for models of our registry alone: a user's own may rely on the
+    usual layout, as `view` does, and stays as it is.
+    """
+    _refuse_ranks(model)
+    model = copied(unwrap(model))
+    if channels_last is None:
+        channels_last = getattr(model, "created_by", {}).get("name") in MODELS or None
+    if channels_last is not None:
+        lay_out_(model, channels_last=channels_last)
+    return model
+
+
+def _refuse_ranks(model: nn.Module) -> None:
+    """A copy has no all-reduce: every process would train a network of its own."""
+    wrapped = getattr(model, "_orig_mod", model)
+    if isinstance(wrapped, nn.parallel.DistributedDataParallel):
+        ranks = dist.get_world_size(wrapped.process_group)
+        if ranks > 1:
+            raise ValueError(
+                f"`model` is spread over {ranks} processes, each of which would train a copy of "
+                "its own here. Prune it in your own loop with `BiPOptimizer`, whose steps come "
+                "after the gradients are averaged, or pass the module itself in one process."
+            )
