@@ -15,10 +15,10 @@ from biprune.experiments.presets import PRESETS
 from biprune.experiments.presets.evidence import HIGH
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
-from biprune.report.comparison import Comparison
+from biprune.report.comparison import Comparison, sample_of
 from biprune.report.figures import write_figures
 from biprune.report.summary import summarise
-from laptop_runs import BIP, LONG_BIP, PAPER, Pick, Runs, picking
+from laptop_runs import BIP, GMP_NESTEROV, LONG_BIP, PAPER, Pick, Runs, picking
 
 LINES: dict[str, Pick] = {
     "bip": BIP,
@@ -26,11 +26,7 @@ LINES: dict[str, Pick] = {
     "bip-paper": PAPER,
     **{name: picking(name) for name in ("imp", "omp", "gmp", "hydra", "magnitude")},
 }
-CHOSEN = (
-    "resnet-8-on-cifar-10-accuracy.svg",
-    "resnet-8-on-cifar-10-passes.svg",
-    "resnet-20-on-cifar-10-iou.svg",
-)
+SPARSITY = 0.95  # at which cost is shown
 
 
 def main() -> None:
@@ -39,21 +35,37 @@ def main() -> None:
     parser.add_argument("images", type=Path)
     options = parser.parse_args()
     store = Store(options.store)
-    with TemporaryDirectory() as folder:
-        for path in write_figures([laptop(store), full_size(store)], folder):
-            if path.name in CHOSEN:
-                shutil.copy(path, options.images)
+    for name, comparison in drawn(store).items():
+        with TemporaryDirectory() as folder:
+            write_figures([comparison], folder)
+            shutil.copy(Path(folder, name), options.images)
+
+
+def drawn(store: Store) -> dict[str, Comparison]:
+    """The files, and of what they are."""
+    laptop_runs = laptop(store)
+    cells = tuple(cell for cell in laptop_runs.cells if cell.sparsity == SPARSITY)
+    return {
+        "resnet-8-on-cifar-10-accuracy.svg": laptop_runs,
+        "resnet-8-on-cifar-10-passes.svg": replace(laptop_runs, cells=cells),
+        "resnet-20-on-cifar-10-iou.svg": full_size(store),
+    }
 
 
 def laptop(store: Store) -> Comparison:
-    """The rows that are drawn, each under one name whatever its runs differ in."""
+    """The rows that are drawn, each under one name whatever its runs differ in.
+
+    Dense are the networks that were trained on as long and not pruned.
+    """
     runs = Runs(store)
+    trained_on = sample_of(GMP_NESTEROV(runs, 0.0))
     picked = {name: [r for s in HIGH for r in pick(runs, s)] for name, pick in LINES.items()}
     parts = {name: _compared(store, records) for name, records in picked.items() if records}
     everything = _compared(store, [r for records in picked.values() for r in records])
     return replace(
         everything,
         title="ResNet-8 on CIFAR-10",
+        dense=trained_on if trained_on.n else None,
         methods={name: next(iter(part.methods.values())) for name, part in parts.items()},
         cells=tuple(replace(c, label=name) for name, part in parts.items() for c in part.cells),
     )

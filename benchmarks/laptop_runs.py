@@ -84,7 +84,10 @@ PAPER = picking("bip-paper")
 ONE_PASS = picking("bip-paper", epochs=20, passes=1, lr=0.1)
 IMP_RUNS = picking("imp")
 LIKE_BIP = {"schedule": "cosine", "nesterov": True}
+KEPT_IMP = picking("imp", rewind=False, **LIKE_BIP)
+NOT_LEARNED = picking("bip", score_lr=0.0)
 GMP_NESTEROV = picking("gmp", nesterov=True)
+GMP_FROZEN = picking("gmp", nesterov=True, freeze_pruned=True)
 LONG = "{}, a fifth of IMP's passes (44, 56, 72 from 90 % on)"
 FEW: dict[str, Pick] = {
     "bip": BIP,
@@ -96,13 +99,15 @@ FEW: dict[str, Pick] = {
 }
 MORE: dict[str, Pick] = {
     "bip, plain momentum and decay": PLAIN_BIP,
+    "bip, scores not learned": NOT_LEARNED,
+    "bip-paper, rate 0.1": picking("bip-paper", lr=0.1),
     "bip-paper in one pass, rate 0.1": ONE_PASS,
     "gmp, Nesterov's momentum": GMP_NESTEROV,
-    "the same, pruned weights left alone": picking("gmp", nesterov=True, freeze_pruned=True),
+    "gmp, Nesterov's momentum, pruned weights left alone": GMP_FROZEN,
     "magnitude, cosine, Nesterov's momentum": picking("magnitude", **LIKE_BIP),
     "snip, 40 passes": picking("snip", epochs=40),
     LONG.format("gmp, Nesterov's momentum"): fifth_of_imp("gmp", nesterov=True),
-    "imp, cosine, Nesterov's momentum, 220 and 300 passes": picking("imp", **LIKE_BIP),
+    "imp, not rewound, cosine, Nesterov's momentum, 220 and 300 passes": KEPT_IMP,
 }
 ON_UNITS = ("bip", "gmp", "bip-paper", "hydra", "omp", "grasp", "imp")
 

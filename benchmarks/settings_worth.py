@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
+from statistics import NormalDist, median
 
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
@@ -12,11 +13,12 @@ from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import points
 from biprune.report.labels import described
-from biprune.report.verdict import difference
-from claims import FEWEST_SEEDS
+from biprune.report.verdict import Difference, difference
+from judging import FEWEST_SEEDS
 from laptop_runs import shown
 
 SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
+NO_CHANGE = ""
 HEAD = ("change of `bip` (seeds)", *SCALES.values())
 
 
@@ -31,10 +33,10 @@ def settings_table(store: Store) -> str:
             runs[_change(spec, usual[spec.data]), spec.data].append(record)
     lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(SCALES)]
     for change in dict.fromkeys(_change(spec, usual[spec.data]) for spec in specs):
-        cells = [_worth(change, runs[change, data], runs["", data]) for data in SCALES]
+        cells = [_worth(change, runs[change, data], runs[NO_CHANGE, data]) for data in SCALES]
         if any(cell != "-" for cell in cells):
             lines.append("| " + " | ".join([change or "none", *cells]) + " |")
-    return "\n".join(lines)
+    return "\n".join([*lines, *_pooled(runs)])
 
 
 def _change(spec: RunSpec, usual_epochs: int) -> str:
@@ -42,15 +44,34 @@ def _change(spec: RunSpec, usual_epochs: int) -> str:
     if changes := described(spec.settings, [name for name in spec.settings if name != "epochs"]):
         return f"`{changes}`"
     ratio = spec.settings["epochs"] / usual_epochs
-    return "" if ratio == 1 else f"{ratio:g} times the epochs"
+    return NO_CHANGE if ratio == 1 else f"{ratio:g} times the epochs"
 
 
 def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
-    sample, usual = sample_of(runs), sample_of(default)
     if not change:
-        return shown(sample)
-    paired = difference(sample, usual)
+        return shown(sample_of(runs))
+    paired = _paired(runs, default)
     if paired is None:
         return "-"
     error = paired.error if paired.n >= FEWEST_SEEDS else None  # two say nothing of the spread
     return f"{points(paired.mean, error)} ({paired.n})"
+
+
+def _paired(runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> Difference | None:
+    return difference(sample_of(runs), sample_of(default))
+
+
+def _pooled(runs: Mapping[tuple[str, str], list[RunRecord]]) -> Iterator[str]:
+    """The standard error of a difference of two seeds, from all changes together.
+
+    By two seeds it is estimated as |z| times the true one, z standard normal. The median over the
+    changes tells the true one if they share it, and is not moved by the few that break training.
+    """
+    for data, name in SCALES.items():
+        changed = (found for (change, place), found in runs.items() if change and place == data)
+        paired = [_paired(found, runs[NO_CHANGE, data]) for found in changed]
+        errors = [p.error for p in paired if p is not None and p.error is not None and p.n == 2]
+        if errors:
+            error = median(errors) / NormalDist().inv_cdf(0.75)
+            yield f"\nOn {name}, with two seeds, a difference has a standard error of about"
+            yield f"{error:.2f}, by the median of all {len(errors)}."

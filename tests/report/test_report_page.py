@@ -86,6 +86,8 @@ def test_the_verdict_in_sentences() -> None:
         "with 95 % confidence (+0.40 points or more).",
         "imp: sparsest winning ticket at 50 % by its mean (90.70 ± 0.71 %, 2 runs) and at 50 % "
         "with 95 % confidence (+0.20 points or more).",
+        "Tickets that start from the dense networks have trained for longer than these. What "
+        "training alone would gain is told by runs at a sparsity of 0.",
         "Without a winning ticket at any sparsity: omp.",
     ]
     assert overview([comparison]) == (

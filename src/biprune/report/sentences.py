@@ -10,6 +10,10 @@ from biprune.report.formatting import counted, listed, percent_of, points, sprea
 from biprune.report.tables import dense_text
 
 MANY = 12  # labels that a sentence can list
+_TRAINED_LONGER = (
+    "Tickets that start from the dense networks have trained for longer than these. What training "
+    "alone would gain is told by runs at a sparsity of 0."
+)
 
 
 def overview(comparisons: Sequence[Comparison]) -> str:
@@ -47,6 +51,8 @@ def verdict_sentences(comparison: Comparison) -> list[str]:
     sentences = [dense_text(comparison), _best_of_the_sparsest(comparison)]
     tickets = comparison.sparsest_tickets()
     sentences += [_ticket_sentence(ticket) for ticket in tickets if ticket.wins]
+    if any(ticket.wins for ticket in tickets) and 0 not in comparison.sparsities:
+        sentences.append(_TRAINED_LONGER)
     losers = [ticket.label for ticket in tickets if not ticket.wins]
     sentences += [f"Without a winning ticket at any sparsity: {listed(losers)}."] if losers else []
     if all(cell.verdict.bound is None for cell in comparison.cells):
