@@ -39,14 +39,14 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         run_seed(options, seed)
-    print(markdown(records(options.jsonl)))
+    print(markdown(records(options)))
 
 
 Row = Callable[[biprune.TrainResult, Dataset, float, argparse.Namespace, int], nn.Module]
 
 
 def run_seed(options: argparse.Namespace, seed: int) -> None:
-    done = {(run["row"], run["kept"], run["seed"]) for run in records(options.jsonl)}
+    done = {(run["row"], run["kept"], run["seed"]) for run in records(options)}
     fractions: list[float] = options.macs
     cells = product(ROWS, fractions)
     left = [(name, kept) for name, kept in cells if (name, kept, seed) not in done]
@@ -66,11 +66,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
             "dense": dense.accuracy,
             "macs": total_macs(small, example()) / before,
             "parameters": sum(p.numel() for p in small.parameters()),
-            "passes": options.passes,
-            "subset": options.subset,
-            "lr": options.lr,
         }
-        add(options.jsonl, record)
+        add(options, record)
         print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
 
 

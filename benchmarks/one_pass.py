@@ -33,7 +33,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         run_seed(options, seed)
-    print(markdown(records(options.jsonl)))
+    print(markdown(records(options)))
 
 
 class LaggedOptimizer(BiLevelOptimizer):
@@ -83,10 +83,10 @@ def variants(passes: int, lr: float) -> dict[str, biprune.BiP]:
 
 
 def run_seed(options: argparse.Namespace, seed: int) -> None:
-    done = {(r["seed"], r["sparsity"], r["variant"], r["lr"]) for r in records(options.jsonl)}
+    done = {(r["seed"], r["sparsity"], r["variant"]) for r in records(options)}
     methods = variants(options.passes, options.lr)
     cells = product(options.sparsities, methods)
-    left = [cell for cell in cells if (seed, *cell, options.lr) not in done]
+    left = [cell for cell in cells if (seed, *cell) not in done]
     if not left:
         return
     data = biprune.load_data("cifar10", root=options.root, subset=options.subset, seed=seed)
@@ -101,11 +101,8 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
             "accuracy": ticket.accuracy,
             "dense": dense.accuracy,
             "backward_passes": ticket.cost.backward_passes,
-            "model": options.model,
-            "subset": options.subset,
-            "lr": options.lr,
         }
-        add(options.jsonl, record)
+        add(options, record)
         print(f"seed {seed}  {sparsity:g}  {name}: {ticket.accuracy:.2f}", flush=True)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import torch
 
 import biprune
-from timing import interleaved, medians, parser, ratio, report, table
+from timing import interleaved, medians, parser, ratio, report
 
 SPARSITIES = [0.5, 0.74, 0.87, 0.95, 0.99]
 WIDTHS = [8, 16, 32, 64]
@@ -31,8 +31,7 @@ def main() -> None:
     torch.set_num_threads(options.threads)
     data = biprune.load_data("digits")
     by_size = [against_size(data, width, options) for width in WIDTHS]
-    print(table(by_size) + "\n")
-    report([*against_sparsity(data, options)], options)
+    report([*against_sparsity(data, options)], options, before=by_size)
 
 
 def against_size(data: biprune.Dataset, width: int, options: Any) -> dict[str, object]:

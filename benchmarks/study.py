@@ -31,17 +31,26 @@ def parser(doc: str | None, *, subset: int) -> argparse.ArgumentParser:
     return options
 
 
-def records(file: Path) -> list[dict[str, Any]]:
-    """What is in the file; nothing if there is none."""
-    if not file.exists():
+def _setting(options: argparse.Namespace) -> dict[str, Any]:
+    """What the records of one table have in common."""
+    named = ("subset", "passes", "lr", "model")
+    return {name: value for name, value in vars(options).items() if name in named}
+
+
+def records(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the file has of this setting; nothing if there is none."""
+    if not options.jsonl.exists():
         return []
-    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+    lines = options.jsonl.read_text(encoding="utf-8").splitlines()
+    found = [json.loads(line) for line in lines]
+    return [record for record in found if _setting(options).items() <= record.items()]
 
 
-def add(file: Path, record: Record) -> None:
-    """Append a record, with the machine and the versions."""
-    with file.open("a", encoding="utf-8") as lines:
-        lines.write(json.dumps({**record, **environment()}) + "\n")
+def add(options: argparse.Namespace, record: Record) -> None:
+    """Append a record, with its setting, the machine and the versions."""
+    content = {**record, **_setting(options), **environment()}
+    with options.jsonl.open("a", encoding="utf-8") as lines:
+        lines.write(json.dumps(content) + "\n")
 
 
 def cell(values: Sequence[float]) -> str:

@@ -56,13 +56,18 @@ def _seconds(run: Callable[[], object]) -> float:
     return time.perf_counter() - started
 
 
-def report(rows: Sequence[Row], options: argparse.Namespace) -> None:
-    """Print the rows as a table with the machine beneath, and write them where asked."""
-    print(table(rows))
-    print("\n" + ", ".join(f"{key} {value}" for key, value in environment().items()))
+def report(rows: Sequence[Row], options: argparse.Namespace, *, before: Sequence[Row] = ()) -> None:
+    """Print the rows as a table with the machine beneath, and write them where asked.
+
+    `before` are those of another table, above it. Threads are those of the option: other processes
+    may have measured.
+    """
+    machine = {**environment(), "threads": options.threads}
+    print(*(table(each) for each in (before, rows) if each), sep="\n\n")
+    print("\n" + ", ".join(f"{key} {value}" for key, value in machine.items()))
     if options.json is not None:
         settings = {k: v for k, v in vars(options).items() if k != "json"}
-        content = {"settings": settings, "rows": list(rows), **environment()}
+        content = {"settings": settings, "rows": [*before, *rows], **machine}
         text = json.dumps(content, indent=1, default=str)
         options.json.write_text(text + "\n", encoding="utf-8")
 

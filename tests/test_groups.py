@@ -9,7 +9,7 @@ from biprune.groups import Groups, Slice
 from biprune.masks import Masks
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import parameter_names
-from biprune.selection import select
+from biprune.selection import Selector
 from hand_groups import TwoGroups, rows, two_groups
 
 
@@ -86,7 +86,7 @@ def test_json_gives_the_same_structure_back() -> None:
     assert json.dumps(again.to_json()) == text
     assert len(text) < 2500  # runs of places are not spelt out
     scores = {name: torch.rand_like(weight) for name, weight in weights().items()}
-    assert select(scores, 0.5, again) == select(scores, 0.5, groups)
+    assert Selector(again)(scores, 0.5) == Selector(groups)(scores, 0.5)
 
 
 def test_one_score_a_unit_moved_by_its_gates() -> None:

@@ -39,6 +39,19 @@ LAYERS = [
 ]
 RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 
+# The same within deploy.
+DEPLOY = [
+    "inputs",
+    "random_weights",
+    "outputs",
+    "macs",
+    "surgery",
+    "coupling",
+    "shrinking",
+    "files",
+    "running",
+]
+
 
 def parts(path: Path) -> str:
     return path.relative_to(SOURCE).with_suffix("").parts[0]
@@ -47,15 +60,16 @@ def parts(path: Path) -> str:
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if parts(path) != "__init__"]
 
 
-def imports(path: Path) -> set[str]:
-    """The biprune modules that a file imports, wherever in it."""
+def imports(path: Path, package: str = "biprune") -> set[str]:
+    """The modules of a package that a file imports, wherever in it."""
     found = set()
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
         if isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
             names = [node.module or ""]
-        found |= {name.split(".")[1] for name in names if name.startswith("biprune.")}
+        inside = [name.removeprefix(f"{package}.") for name in names if f"{package}." in name]
+        found |= {name.split(".")[0] for name in inside}
     return found
 
 
@@ -66,6 +80,14 @@ def test_imports_run_one_way(path: Path) -> None:
         assert RANK[imported] < RANK[own], f"{own} imports {imported}"
     if own in ("models", "data"):
         assert imports(path) <= {own}
+
+
+@pytest.mark.parametrize("path", [path for path in FILES if parts(path) == "deploy"], ids=str)
+def test_imports_run_one_way_within_deploy(path: Path) -> None:
+    name = path.relative_to(SOURCE / "deploy").with_suffix("").parts[0]
+    if name != "__init__":
+        for imported in imports(path, "biprune.deploy"):
+            assert DEPLOY.index(imported) <= DEPLOY.index(name), f"{name} imports {imported}"
 
 
 def test_public_names_are_listed_once_and_found_where_they_live() -> None:

@@ -11,7 +11,7 @@ import biprune
 from biprune.masked import Masked, apply_masks_
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import prunable
-from biprune.selection import select
+from biprune.selection import Selector
 from biprune.structure import get_structure
 from oracles import central_difference
 
@@ -20,7 +20,7 @@ WEIGHT = get_structure("weight")
 
 def masked(model: nn.Module, sparsity: float) -> Masked:
     weights = prunable(model, WEIGHT)
-    masks = select({n: w.detach().abs() for n, w in weights.items()}, sparsity, WEIGHT)
+    masks = Selector(WEIGHT)({n: w.detach().abs() for n, w in weights.items()}, sparsity)
     return Masked(weights, masks)
 
 

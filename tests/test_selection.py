@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biprune import ranking
-from biprune.selection import Selector, num_kept, select, select_units
+from biprune.selection import Selector, num_kept, select_units
 from biprune.shares import share_out
 from biprune.structure import get_structure
 from oracles import stable_top_k, top_k_with_floor
@@ -82,7 +82,7 @@ def test_ties_go_by_logical_order_not_by_storage() -> None:
     weight = torch.ones(2, 3, 2, 2)
     strided = weight.to(memory_format=torch.channels_last)
     for tensor in (weight, strided):
-        mask = select({"w": tensor}, 0.75, WEIGHT)["w"]
+        mask = Selector(WEIGHT)({"w": tensor}, 0.75)["w"]
         assert mask.flatten().nonzero().flatten().tolist() == list(range(6))
 
 
@@ -102,22 +102,22 @@ def test_the_order_in_memory_does_not_matter(levels: int, layout: str) -> None:
         laid["head"] = plain["head"].t().contiguous().t()
     for sparsity in (0.0, 0.3, 0.9, 0.97):
         flat = torch.cat([score.flatten() for score in plain.values()]).tolist()
-        masks = select(laid, sparsity, WEIGHT, allow_empty=True)
+        masks = Selector(WEIGHT, True)(laid, sparsity)
         expected = stable_top_k(flat, num_kept(sparsity, len(flat)))
         assert masks.units().tolist() == expected
         # Where the head would be empty it keeps its best.
         low = {"conv": laid["conv"] + 10 * levels, "head": laid["head"]}
         kept = top_k_with_floor([s.flatten().tolist() for s in low.values()], sum(expected))
-        assert select(low, sparsity, WEIGHT).units().tolist() == [
+        assert Selector(WEIGHT)(low, sparsity).units().tolist() == [
             bit for row in kept for bit in row
         ]
     if levels > 3 and layout == "channels_last":
-        assert select(laid, 0.3, WEIGHT)["conv"].stride() == laid["conv"].stride()
+        assert Selector(WEIGHT)(laid, 0.3)["conv"].stride() == laid["conv"].stride()
 
 
 def test_filters_rank_by_the_norm_of_positive_scores() -> None:
     score = torch.tensor([[3.0, 0.0], [-9.0, 1.0], [2.0, 2.5]]).view(3, 2, 1, 1)
-    mask = select({"w": score}, 2 / 3, get_structure("filter"))["w"]
+    mask = Selector(get_structure("filter"))({"w": score}, 2 / 3)["w"]
     assert mask[:, 0, 0, 0].tolist() == [False, False, True]
     assert mask[2].all()
 
@@ -167,4 +167,4 @@ def test_selecting_again_gives_what_selecting_anew_does(
         if not allow_empty:
             expected = [bit for layer in top_k_with_floor(layers, k) for bit in layer]
         assert again.units().tolist() == expected
-        assert again == select(laid, sparsity, WEIGHT, allow_empty=allow_empty)
+        assert again == Selector(WEIGHT, allow_empty)(laid, sparsity)

@@ -5,9 +5,9 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
-from biprune.parameters import parameter_names, prunable, unwrap
+from biprune.parameters import matching, parameter_names, prunable, unwrap
 from biprune.request import Request
-from biprune.selection import select
+from biprune.selection import Selector
 from biprune.structure import get_structure
 
 WEIGHT, FILTER, CHANNEL = map(get_structure, ("weight", "filter", "channel"))
@@ -31,7 +31,7 @@ def test_blocks_lie_along_the_input() -> None:
     order = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]
     assert blocks.pool(score)["w"].tolist() == order
     assert torch.equal(blocks.expand(blocks.pool(score), score)["w"], score["w"])
-    kept = select(score, 0.5, blocks)["w"]
+    kept = Selector(blocks)(score, 0.5)["w"]
     assert kept[0, :, 0, 0].tolist() == [False, True, False, True]
     assert int(kept.sum()) == 8
 
@@ -146,6 +146,15 @@ def test_names_are_the_users_own(conv_net: nn.Module) -> None:
     conv_net.conv1 = torch.compile(conv_net.conv1, backend="eager")  # pyright: ignore
     assert list(parameter_names(conv_net)) == names
     assert list(prunable(conv_net, FILTER)) == ["conv1.weight", "conv2.weight"]
+    wrapped = nn.DataParallel(conv_net)
+    (found,) = matching(wrapped, "conv1", "include")
+    assert found == id(parameter_names(conv_net)["conv1.weight"])
+
+
+def test_a_layer_that_is_the_whole_model_goes_by_its_own_name() -> None:
+    layer = nn.utils.parametrizations.spectral_norm(nn.Linear(4, 4))
+    with pytest.raises(ValueError, match=r"^'weight' is already parametrized"):
+        prunable(layer, WEIGHT)
 
 
 def test_unknown_names() -> None:

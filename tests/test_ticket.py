@@ -14,7 +14,7 @@ from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
 from biprune.parameters import prunable
-from biprune.selection import select
+from biprune.selection import Selector
 from biprune.structure import get_structure
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -82,6 +82,14 @@ def test_a_model_with_a_compiled_part(batches: Batches, tmp_path: Path, same_sta
     plain = biprune.load_ticket(tmp_path, build(False))
     assert plain.masks == ticket.masks
     assert torch.equal(plain.model(batches[0][0]), ticket.model(batches[0][0]))
+
+    dense = biprune.train(build(True), batches, epochs=1)
+    biprune.save_dense(dense, tmp_path / "dense")
+    loaded = biprune.load_dense(tmp_path / "dense", build(False))  # and its states rewind it
+    tickets = [biprune.prune(d, batches, "omp", sparsity=0.5, epochs=1) for d in (dense, loaded)]
+    assert tickets[0].masks == tickets[1].masks
+    outputs = [ticket.model(batches[0][0]) for ticket in tickets]
+    assert torch.equal(*outputs)
 
 
 def test_other_precisions_come_back_bit_for_bit(
@@ -204,7 +212,7 @@ def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:
     model = biprune.create_model("resnet18")
     structure = get_structure("weight")
     scores = {name: weight.detach().abs() for name, weight in prunable(model, structure).items()}
-    masks = select(scores, 0.95, structure)
+    masks = Selector(structure)(scores, 0.95)
     apply_masks_(model, masks)
     ticket = biprune.Ticket(model, masks, None, biprune.Cost(), [], "omp", {}, 0.95, 0)
     file = ticket.save(tmp_path / "ticket") / TENSORS_FILE

@@ -16,7 +16,7 @@ from biprune.batches import classification_loss
 from biprune.loop import Cost, Event
 from biprune.masks import Masks
 from biprune.schedule import LRSchedule, gradual_sparsity
-from biprune.selection import select
+from biprune.selection import Selector
 from biprune.structure import get_structure
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -36,7 +36,7 @@ def kill_at(epoch: int, step: int):
 
 def half_masks(model: nn.Module) -> Masks:
     scores = {"conv1.weight": model.get_parameter("conv1.weight").detach().abs()}
-    return select(scores, 0.5, get_structure("weight"))
+    return Selector(get_structure("weight"))(scores, 0.5)
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -96,7 +96,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     images, labels = torch.randn(32, 1, 8, 8), torch.randint(3, (32,))
     loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
     model = nn.Sequential(conv_net, nn.Dropout(0.5), nn.Linear(3, 3))
-    masks = select({"2.weight": torch.rand(3, 3)}, 0.5, get_structure("weight"))
+    masks = Selector(get_structure("weight"))({"2.weight": torch.rand(3, 3)}, 0.5)
     options = {"epochs": 3, "lr": 0.05, "masks": masks, "seed": 5, "rewind_epochs": [0, 1, 2]}
     whole = biprune.train(model, loader, **options)
     with pytest.raises(KilledError):
@@ -378,6 +378,52 @@ def test_an_evaluation_without_a_number_does_not_lose_the_run(
     assert "`evaluate` must return a number, got 'good'" in caplog.text
 
 
+def test_an_evaluation_that_goes_back_to_training_leaves_the_mode(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    seen = []
+
+    def evaluate(model: nn.Module) -> float:
+        seen.append((model.training, model(batches[0][0]).requires_grad))
+        model.train()
+        return 1.0
+
+    dense = biprune.train(conv_net, batches, epochs=1, evaluate=evaluate)
+    ticket = biprune.prune(dense, batches, "gmp", sparsity=0.5, epochs=1, evaluate=evaluate)
+    assert seen == [(False, False)] * 2
+    assert not dense.model.training
+    assert not any(module.training for module in ticket.model.modules())
+
+
+class Extra(nn.Linear):
+    """A layer with state besides its tensors."""
+
+    def __init__(self, state: object) -> None:
+        super().__init__(64, 3)
+        self.state = state
+
+    def forward(self, images: Tensor) -> Tensor:
+        return super().forward(images.flatten(1))
+
+    def get_extra_state(self) -> object:
+        return self.state
+
+    def set_extra_state(self, state: object) -> None:
+        self.state = state
+
+
+def test_extra_state_is_resumed_or_refused_before_the_run(batches: Batches, tmp_path: Path) -> None:
+    for _ in range(2):  # the second finds the run at its end
+        torch.manual_seed(0)
+        model = Extra({"count": [1, "two"]})
+        trained = biprune.train(model, batches, epochs=1, checkpoint=tmp_path)
+        assert isinstance(trained.model, Extra)
+        assert trained.model.state == {"count": [1, "two"]}
+    for unreadable in (random.Random(0), lambda: None):
+        with pytest.raises(ValueError, match=r"cannot hold '_extra_state' of the model, a \w+: "):
+            biprune.train(Extra(unreadable), batches, epochs=1, checkpoint=tmp_path / "other")
+
+
 def test_events_and_callbacks(conv_net: nn.Module, batches: Batches) -> None:
     events: list[Event] = []
     tested: list[bool] = []
@@ -492,7 +538,12 @@ def test_channels_last_changes_layout_only(conv_net: nn.Module, batches: Batches
         (
             [(torch.zeros(2, 1, 8, 8), torch.tensor([0, 7]))],
             ValueError,
-            "Labels run from 0 to 7, but the model has 3 outputs",
+            "Labels run from 0 to 7, but the model has 3 outputs. Build it with enough",
+        ),
+        (
+            [(torch.zeros(2, 1, 8, 8), torch.tensor([-1, 1]))],
+            ValueError,
+            "Labels run from -1 to 1, but the model has 3 outputs. Count them from 0",
         ),
     ],
 )

@@ -92,7 +92,9 @@ def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
     try:
         return cross_entropy(logits, labels)
     except IndexError:
+        lowest = int(labels.min())
         raise ValueError(
-            f"Labels run from {int(labels.min())} to {int(labels.max())}, but the model has "
-            f"{logits.shape[1]} outputs. Build it with enough `num_classes`."
+            f"Labels run from {lowest} to {int(labels.max())}, but the model has "
+            f"{logits.shape[1]} outputs. "
+            f"{'Count them from 0.' if lowest < 0 else 'Build it with enough `num_classes`.'}"
         ) from None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import io
 import pickle
 import zipfile
 from collections.abc import Mapping
@@ -14,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.files import replaced, writable_folder
+from biprune.parameters import own_name
 
 State = dict[str, Tensor]
 
@@ -54,7 +56,30 @@ def copy_state(state: Mapping[str, object]) -> State:
 def load_tensors_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give `model` all the tensors of its state; what its modules keep besides stays."""
     own: dict[str, Any] = model.state_dict()
-    model.load_state_dict({n: v for n, v in own.items() if not isinstance(v, Tensor)} | {**state})
+    kept = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
+    model.load_state_dict(kept | named_as_in(own, state))
+
+
+def named_as_in(own: Mapping[str, object], state: Mapping[str, Tensor]) -> State:
+    """`state` under the names of `own`: parts of the model may be compiled in either."""
+    names = {own_name(name): name for name in own}
+    return {names.get(own_name(name), name): tensor for name, tensor in state.items()}
+
+
+def check_readable(state: Mapping[str, object]) -> None:
+    """Refuse what could be written to a checkpoint and not be read again without unpickling."""
+    others = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
+    for name, value in others.items():
+        file = io.BytesIO()
+        try:
+            torch.save(_plain(value), file)
+            torch.load(io.BytesIO(file.getvalue()), weights_only=True)
+        except (pickle.PickleError, TypeError, AttributeError):
+            raise ValueError(
+                f"`checkpoint` cannot hold {name!r} of the model, a {type(value).__name__}: "
+                "`get_extra_state` must return tensors, numbers, text or collections of them. "
+                "Change that, or run without `checkpoint`."
+            ) from None
 
 
 class Checkpoint:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from biprune.data import Dataset, data_entry
+from biprune.data import Dataset
 from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
@@ -95,7 +95,8 @@ def compare(
         model_options=model_options,
         data_options=options,
     )
-    runner = Runner(Store(store), root=root, progress=progress)
+    verify = data.options["verify"] if isinstance(data, Dataset) else True
+    runner = Runner(Store(store), root=root, verify=verify, progress=progress)
     for _ in sweep(specs, runner, workers=workers):
         pass
     return CompareResult(specs, runner.store)
@@ -124,6 +125,4 @@ def _data_of(
     if options:
         raise ValueError("`data_options` go with the name of a data set; this one is loaded.")
     own = {name: data.options[name] for name in DATA_OPTIONS}
-    if own["batch_size"] == data_entry(data.name).batch_size:
-        del own["batch_size"]  # the data set's own, as when none is given
     return data.name, own, data.options["root"] if root is None else root

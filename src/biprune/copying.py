@@ -16,14 +16,14 @@ def copied(model: nn.Module) -> nn.Module:
     """A deep copy, which needs every tensor in the model to be its own."""
     try:
         return copy.deepcopy(model)
-    except RuntimeError as error:
+    except (RuntimeError, TypeError) as error:
         reason = f"{error}".strip().partition("\n")[0]
         if computed := _computed(model):
             reason = f"{', '.join(computed)} is computed from other tensors before each forward."
         raise ValueError(
             f"The model cannot be copied: {reason} If this comes from another tool, take it off: "
             "call torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove on these "
-            "layers."
+            "layers. A module of your own that holds what cannot be copied needs a __deepcopy__."
         ) from error
 
 

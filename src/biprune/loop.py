@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
 from biprune.batches import Batch, Loss, count_batches, device_of, tensors_in, to_device
-from biprune.checkpoint import Checkpoint, State, copy_state, digest
+from biprune.checkpoint import Checkpoint, State, check_readable, copy_state, digest
 from biprune.evaluation import evaluation_mode
 from biprune.seeding import derive_seed, forked_rng, seed_all
 
@@ -41,7 +41,10 @@ class Cost:
 
 @dataclass(frozen=True)
 class Event:
-    """Progress: one finished step, with the epoch's record when it was the epoch's last."""
+    """Progress: one finished step, with the epoch's record when it was the epoch's last.
+
+    `epoch` counts from 0 and `step`, the finished ones of the epoch, from 1.
+    """
 
     stage: str
     epoch: int
@@ -125,7 +128,7 @@ def fit(
     stage: str,
     keep_epochs: Collection[int] = (),
 ) -> Fit:
-    """Run `algorithm` on `model` in place for `epochs` passes over its batches.
+    """Run `algorithm` on `model` in place: an epoch has an iteration for each of the batches.
 
     Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
     checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
@@ -143,7 +146,7 @@ def fit(
             run.states[0] = copy_state(model.state_dict())
         for epoch in range(len(run.history), epochs):
             seed_all(derive_seed(setup.seed, epoch), setup.batches)
-            _train_mode_(model)
+            train_mode_(model)
             started, losses = time.perf_counter(), []
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
                 loss = algorithm.step(passes, group, (epoch + step / steps) / epochs)
@@ -181,6 +184,13 @@ def _number(validated: object) -> float:
         raise TypeError(f"`validate` must return a number, got {_described(validated)}.") from None
 
 
+def check_loss(loss: object) -> Tensor:
+    """Refuse what a user's loss function may return that has no gradient."""
+    if not (isinstance(loss, Tensor) and loss.numel() == 1):
+        raise TypeError(f"`loss` must return a scalar tensor, got {_described(loss)}.")
+    return loss
+
+
 class Passes:
     """Forward and backward of one batch under the setup's options, counted."""
 
@@ -198,9 +208,7 @@ class Passes:
         # bfloat16 has float32's range, so that no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
             loss = self._loss(self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
-        if not (isinstance(loss, Tensor) and loss.numel() == 1):
-            raise TypeError(f"`loss` must return a scalar tensor, got {_described(loss)}.")
-        loss.backward()
+        check_loss(loss).backward()
         self._count += 1
         return loss.detach()
 
@@ -227,11 +235,12 @@ def _open_checkpoint(
         "data": {n: v for n, v in (setup.data or {}).items() if n not in _WHEREABOUTS} or None,
         **algorithm.settings,
     }
+    check_readable(model.state_dict())
     start = digest([model.state_dict(), algorithm.state_dict()])
     return Checkpoint(setup.checkpoint, stage, settings, start)
 
 
-def _train_mode_(model: nn.Module) -> None:
+def train_mode_(model: nn.Module) -> None:
     """Training mode, but norms whose parameters are frozen keep their statistics too."""
     model.train()
     for module in model.modules():

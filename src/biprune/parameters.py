@@ -136,10 +136,8 @@ def _matches(name: str, pattern: str) -> bool:
 
 def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
     """Ids of the parameters one of whose names matches a pattern; each must match something."""
-    named = [
-        (name.replace("_orig_mod.", ""), parameter)
-        for name, parameter in model.named_parameters(remove_duplicate=False)
-    ]
+    every = unwrap(model).named_parameters(remove_duplicate=False)
+    named = [(own_name(name), parameter) for name, parameter in every]
     matched: set[int] = set()
     for pattern in _as_list(patterns):
         hits = {id(parameter) for name, parameter in named if _matches(name, pattern)}
@@ -163,7 +161,7 @@ def _refuse_parametrized(
         weight = next((w for kind, w in weight_of.items() if isinstance(module, kind)), None)
         if weight is None or weight in module._parameters:
             continue
-        weight = f"{name}.{weight}"
+        weight = f"{name}.{weight}" if name else weight
         is_meant = include is None or any(_matches(weight, p) for p in _as_list(include))
         if is_meant and not any(_matches(weight, p) for p in _as_list(exclude)):
             raise ValueError(

@@ -30,7 +30,7 @@ class Request:
     """
 
     sparsity: float | None
-    structure: str | Structure = "weight"
+    structure: str = "weight"
     scope: Scope | None = None
     budget: Mapping[str, float] | None = None
     round_to: int = 1
@@ -40,8 +40,7 @@ class Request:
 
     def __post_init__(self) -> None:
         check_whole("round_to", self.round_to, at_least=1)
-        if isinstance(self.structure, str):
-            check_structure(self.structure, self.scope)
+        check_structure(self.structure, self.scope)
         if self.structure == "group" and self.allow_empty:
             raise ValueError(
                 "`allow_empty` is not for structure 'group': a layer without any filter cannot be "

@@ -90,32 +90,18 @@ def is_budgeted(structure: Structure) -> TypeGuard[Groups]:
     return structure.measure != "units" or structure.round_to > 1
 
 
-def select(
-    scores: Mapping[str, Tensor],
-    sparsity: float,
-    structure: Structure,
-    *,
-    allow_empty: bool = False,
-) -> Masks:
-    """Keep the units whose weights score highest.
-
-    `scores` are weight-shaped and pooled to units by the structure; see `select_units` for what
-    is guaranteed.
-    """
-    return Selector(structure, allow_empty)(scores, sparsity)
-
-
 class Selector:
-    """`select` again and again: where the last cut was is the first guess at the next.
+    """Keeps the units whose weights score highest; see `select_units` for what is guaranteed.
 
-    The masks never depend on what was selected before, only the time it takes does. With `weights`,
-    scores are those of units, and the masks are shaped like the weights.
+    Scores are weight-shaped and pooled to units by the structure; with `weights` they are those of
+    units already, and the masks are shaped like the weights. Where the last cut was is the first
+    guess at the next: the masks never depend on what was selected before, only the time it takes.
     """
 
     def __init__(
         self,
         structure: Structure,
-        allow_empty: bool,
+        allow_empty: bool = False,
         weights: Mapping[str, Tensor] | None = None,
     ) -> None:
         self._structure = structure

@@ -34,26 +34,30 @@ if TYPE_CHECKING:
 
 ROUND = "round-"
 Part = TypeVar("Part")
-TICKET_FIELDS = {
-    "model": (dict, NoneType),
-    "layers": dict,
-    "structure": str,
-    "scope": str,
+# Fields of a ticket that its file holds as they are, and what it holds besides.
+PLAIN_FIELDS = {
+    "accuracy": (int, float, NoneType),
+    "history": list,
     "method": str,
     "settings": dict,
     "sparsity": (int, float),
     "seed": int,
-    "chosen": dict,
-    "accuracy": (int, float, NoneType),
-    "dense_accuracy": (int, float, NoneType),
-    "cost": dict,
     "data": (dict, NoneType),
-    "history": list,
-    "num_rounds": int,
+    "chosen": dict,
+    "dense_accuracy": (int, float, NoneType),
     "input_shape": (list, NoneType),
     "input_dtype": str,
     "left_out": dict,
+}
+TICKET_FIELDS = {
+    **PLAIN_FIELDS,
+    "model": (dict, NoneType),
+    "layers": dict,
+    "structure": str,
+    "scope": str,
     "groups": (dict, NoneType),
+    "cost": dict,
+    "num_rounds": int,
 }
 
 
@@ -152,21 +156,10 @@ class Ticket:
             "layers": {name: list(mask.shape) for name, mask in self.masks.items()},
             "structure": structure.name,
             "scope": structure.scope,
-            "method": self.method,
-            "settings": self.settings,
-            "sparsity": self.sparsity,
-            "seed": self.seed,
-            "chosen": self.chosen,
-            "accuracy": self.accuracy,
-            "dense_accuracy": self.dense_accuracy,
-            "cost": asdict(self.cost),
-            "data": self.data,
-            "history": self.history,
-            "num_rounds": len(self.rounds),
-            "input_shape": self.input_shape,
-            "input_dtype": self.input_dtype,
-            "left_out": self.left_out,
             "groups": structure.to_json() if isinstance(structure, Groups) else None,
+            "cost": asdict(self.cost),
+            "num_rounds": len(self.rounds),
+            **{name: getattr(self, name) for name in PLAIN_FIELDS},
         }
         check_masks(self.model, self.masks)
         state = only_tensors(unwrap(self.model).state_dict())
@@ -184,19 +177,8 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     ticket = Ticket(
         model=rebuild(metadata["model"], _whole(folder, unpack_state, tensors, masks), model),
         masks=masks,
-        accuracy=metadata["accuracy"],
         cost=saved_cost(metadata, folder),
-        history=metadata["history"],
-        method=metadata["method"],
-        settings=metadata["settings"],
-        sparsity=metadata["sparsity"],
-        seed=metadata["seed"],
-        data=metadata["data"],
-        chosen=metadata["chosen"],
-        dense_accuracy=metadata["dense_accuracy"],
-        input_shape=metadata["input_shape"],
-        input_dtype=metadata["input_dtype"],
-        left_out=metadata["left_out"],
+        **{name: metadata[name] for name in PLAIN_FIELDS},
     )
     check_masks(ticket.model, masks)
     rounds = range(1, metadata["num_rounds"] + 1)

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
@@ -15,7 +16,7 @@ from biprune.checkpoint import State, digest
 from biprune.checks import check_positive, check_rate, check_whole
 from biprune.copying import copy_model
 from biprune.data import Dataset
-from biprune.evaluation import accuracy
+from biprune.evaluation import accuracy, evaluation_mode
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
@@ -165,11 +166,13 @@ def measured(
 ) -> float | None:
     """What `evaluate` says of the model, or its accuracy on a Dataset's test split.
 
-    A run is not lost because `evaluate` returns no number.
+    Whatever mode it leaves, the model's is as before. A run is not lost because `evaluate` returns
+    no number.
     """
     if evaluate is None:
         return accuracy(model, data.test) if isinstance(data, Dataset) else None
-    value = evaluate(model)
+    with evaluation_mode(model), torch.no_grad():
+        value = evaluate(model)
     try:
         return float(value)
     except (TypeError, ValueError):

@@ -230,6 +230,27 @@ def test_what_goes_by_the_width_of_its_input_is_told_by_what_it_computes() -> No
     ]
 
 
+class Scaled(ByInput):
+    """Its scale is the probability that its one dropout would be told apart by."""
+
+    def __init__(self, dropout: float) -> None:
+        super().__init__(dropout)
+        self.scale = 0.5
+
+    def attend(self, x: Tensor, width: int, mask: Tensor | None = None) -> Tensor:
+        shape = (*x.shape[:2], 3, -1, width // self.num_heads)
+        q, k, v = self.qkv(x).reshape(shape).permute(2, 0, 3, 1, 4).unbind(0)
+        weights = (q @ k.transpose(-2, -1) * self.scale).softmax(dim=-1)
+        weights = functional.dropout(weights, self.p, self.training)
+        return self.proj((weights @ v).transpose(1, 2).reshape(*x.shape[:2], width))
+
+
+def test_a_scale_is_not_taken_for_a_dropout() -> None:
+    (way,) = ways(Scaled(0.1))
+    assert way.usual is not None
+    assert (way.usual.scale, way.usual.on_weights, way.usual.on_result) == ("scale", "p", None)
+
+
 def cut(module: nn.Module) -> nn.Module:
     """The module in a sequence, without the second of its three heads."""
     columns = torch.tensor([0, 1, 2, 3, 8, 9, 10, 11])

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import threading
+
 import pytest
 import torch
 from torch import Tensor, nn
 
+import biprune
 from architectures import ARCHITECTURES, CLASSES, Residual, build, images, scale_shares
 from biprune.deploy.coupling import find as coupling_module
 from biprune.deploy.coupling.find import find_groups
@@ -320,6 +323,13 @@ def test_a_model_that_cannot_be_copied_is_refused_with_a_way_out() -> None:
     model(images())
     with pytest.raises(ValueError, match=r"cannot be copied: .* call torch\.nn\.utils\.remove_"):
         find_groups(model, images())
+
+
+def test_a_module_that_holds_what_cannot_be_copied_is_refused() -> None:
+    model = build("flat")
+    model.lock = threading.Lock()  # pyright: ignore[reportAttributeAccessIssue]
+    with pytest.raises(ValueError, match=r"cannot be copied: .*lock.* needs a __deepcopy__"):
+        biprune.prune(model, [(images(), torch.zeros(2))], sparsity=0.5)
 
 
 def shifted(group: Group) -> Group:

@@ -332,6 +332,9 @@ def test_the_dense_variant_has_no_zeros_and_keeps_the_rest() -> None:
         assert torch.count_nonzero(parameter) == parameter.numel()
         kept = masks.get(name, torch.ones_like(parameter, dtype=torch.bool))
         assert torch.equal(parameter[kept], model.get_parameter(name)[kept])
+        if not kept.all():
+            kept_spread, filled_spread = (parameter[m].std().item() for m in (kept, ~kept))
+            assert filled_spread == pytest.approx(kept_spread, rel=0.15)
     assert torch.equal(torch.get_rng_state(), drawn)
     assert footprint(model, INPUTS).nonzero < WEIGHTS  # the masked one is untouched
 

@@ -8,9 +8,9 @@ from torch import Tensor, nn
 
 from architectures import ARCHITECTURES, build, images
 from biprune.deploy.coupling.find import Coupling, find_groups
-from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.macs import count_macs
 from biprune.deploy.shrinking.shrink import shrink
+from biprune.deploy.surgery.resize import zero_
 from biprune.groups import Group, Slice
 
 

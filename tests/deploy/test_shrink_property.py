@@ -14,8 +14,8 @@ from torch.nn import functional
 
 from architectures import CLASSES, scale_shares
 from biprune.deploy.coupling.find import Coupling, find_groups
-from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.shrinking.shrink import shrink
+from biprune.deploy.surgery.resize import zero_
 
 SIZE = 6
 ACTIVATIONS = {

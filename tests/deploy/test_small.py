@@ -14,11 +14,10 @@ from torch import Tensor, nn
 import biprune
 from architectures import build, images
 from biprune.deploy.coupling.find import find_groups
-from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
 from biprune.deploy.files.small import load_small, save_small
 from biprune.deploy.shrinking.shrink import shrink
-from biprune.deploy.surgery.resize import resize_
+from biprune.deploy.surgery.resize import resize_, zero_
 
 Same = Callable[[nn.Module, nn.Module], bool]
 

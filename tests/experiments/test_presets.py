@@ -103,8 +103,8 @@ def test_bip_is_there_as_published_and_in_comparisons_also_as_it_is(
     methods = {spec.method for spec in built(name, scale)}
     if name in ("settings", "full-size"):
         assert methods == {"bip"}
-    elif name == "controls":  # of its rivals with what it has
-        assert methods == {"gmp", "imp", "magnitude", "snip"}
+    elif name == "controls":  # of its rivals with what it has, and of itself without learning
+        assert methods == {"bip", "gmp", "imp", "magnitude", "snip"}
     elif name == "batch-schemes":  # of two passes, which BiP by default does not have
         assert methods == {"bip-paper", "imp", "gmp"}
     elif name in ("one-shot", "imp-epochs"):  # of its rivals alone

@@ -13,8 +13,8 @@ import torch
 
 from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
-from biprune.experiments.runner import Runner, covered_by
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.runner import Runner
+from biprune.experiments.spec import RunSpec, covered_by
 from biprune.experiments.store import Store
 from biprune.experiments.sweep import sweep
 from biprune.loop import Event
@@ -177,7 +177,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.spec import RunSpec, covered_by
 from biprune.experiments.store import Store
 spec = RunSpec.model_validate_json(sys.argv[2])
 left = int(sys.argv[3])

@@ -117,6 +117,26 @@ def test_mistakes_are_refused_by_name(change: dict, message: str) -> None:
         spec(**change)
 
 
+def test_what_prune_would_refuse_is_refused_before_the_dense_run() -> None:
+    with pytest.raises(ValueError, match=r"'2:4' removes 0\.5 .*: leave `sparsity` out, got 0\.9"):
+        grid(
+            ["omp"],
+            model="resnet8",
+            data="digits",
+            sparsities=[0.9],
+            seeds=[0],
+            structures=["2:4"],
+        )
+    assert spec(structure="2:4", sparsity=0.5).sparsity == 0.5
+
+
+def test_the_batch_size_of_a_data_set_is_no_option() -> None:
+    assert spec(data_options={"batch_size": 64}) == spec()
+    assert spec(data_options={"batch_size": 32}) != spec()
+    images = {"data": "tiny_imagenet", "model": "resnet18"}
+    assert spec(**images, data_options={"batch_size": 32}) == spec(**images)
+
+
 def test_the_dense_run_is_shared_by_all_that_start_from_it() -> None:
     dense = {spec(method=name, sparsity=s).dense_spec.key for name in METHODS for s in (0.5, 0.9)}
     assert len(dense) == 1

@@ -8,7 +8,7 @@ import pytest
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.utils.data import DataLoader, TensorDataset
+from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import biprune
 from biprune.batches import classification_loss
@@ -371,6 +371,43 @@ def test_prospr_counts_the_batches_of_a_draw(batches: Batches, conv_net: nn.Modu
     two = 2 * len(batches[0][1])
     ticket = biprune.prune(conv_net, batches, "prospr", sparsity=0.5, epochs=1, samples=two)
     assert ticket.cost.backward_passes == ticket.cost.forward_passes == 4 * 2 + len(batches)
+
+
+class Counting(IterableDataset):
+    """Samples that are their own number, without a length."""
+
+    def __iter__(self):
+        return ((torch.full((1, 8, 8), float(n)), n % 3) for n in range(32))
+
+
+def test_draws_follow_one_another_whatever_the_loader(conv_net: nn.Module) -> None:
+    loader = DataLoader(Counting(), batch_size=8, num_workers=1, persistent_workers=True)
+    drawn = Scoring(conv_net, target("weight").weights(conv_net), Setup(loader, lambda m, b: b))
+    stream = drawn.stream()
+    firsts = [int(drawn.batches(8, stream)[0][0][0].max()) for _ in range(5)]  # pyright: ignore
+    assert firsts == [0, 8, 16, 24, 0]
+
+
+@pytest.mark.parametrize("method", ["snip", "grasp", "prospr"])
+def test_frozen_norms_are_scored_as_they_are_trained(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    norm = conv_net.get_submodule("norm1").requires_grad_(False)
+    modes: set[bool] = set()
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        modes.add(model.get_submodule("norm1").training)
+        return classification_loss(model, batch)
+
+    biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=1, loss=loss)
+    assert modes == {False}
+    assert norm.training
+
+
+@pytest.mark.parametrize("method", ["snip", "grasp", "prospr", "bip"])
+def test_a_loss_that_is_no_tensor(conv_net: nn.Module, batches: Batches, method: str) -> None:
+    with pytest.raises(TypeError, match="`loss` must return a scalar tensor, got float"):
+        biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=1, loss=lambda m, b: 1.0)  # pyright: ignore
 
 
 def test_synflow_stays_finite_where_float32_would_not() -> None:

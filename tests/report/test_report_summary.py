@@ -52,7 +52,7 @@ def test_settings_that_differ_are_not_compared() -> None:
     assert [comparison.title for comparison in summarise(records[::-1])] == titles
 
 
-STRUCTURES = ["weight", "filter", "channel", "group", "1:4", "2:4", "2:16"]
+STRUCTURES = ["weight", "filter", "channel", "group", "2:4", "4:8", "8:16"]
 
 
 def test_structures_stand_as_they_are_listed_and_patterns_behind_them() -> None:

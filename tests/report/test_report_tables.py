@@ -119,6 +119,13 @@ def test_markdown() -> None:
     assert "| bip | 100 / 10 s† | 100 / 10 s |" in text
 
 
+def test_dense_runs_alone_have_no_tables() -> None:
+    comparisons = summarise([dense()])
+    assert markdown_tables(comparisons).strip().startswith("## ")
+    assert "|" not in markdown_tables(comparisons)
+    assert "tabular" not in latex_tables(comparisons)
+
+
 def test_a_pipe_or_a_line_break_cannot_break_a_markdown_table() -> None:
     records = [run("bip"), failed("bip", seed=1, error="a | b\nc")]
     assert r"(seed 1): a \| b c" in markdown_tables(summarise(records))

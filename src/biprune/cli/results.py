@@ -12,7 +12,7 @@ from biprune.cli.tables import new_table, print_json, print_lines, print_text
 
 if TYPE_CHECKING:
     from biprune.experiments.record import RunRecord
-    from biprune.report import ReferencePoint
+    from biprune.experiments.reference import ReferencePoint
     from biprune.report.comparison import Cell, Comparison
 
 FOOTNOTE = "† other passes than most of its column"

@@ -40,7 +40,7 @@ class _Lines:
     """A line for each run that ends."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
-        from biprune.experiments.runner import covered_by
+        from biprune.experiments.spec import covered_by
 
         self.records: list[RunRecord] = []
         self._console = console

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import get_args
 
 import torch
 from torch import Tensor, nn
 
+from biprune.batches import tensors_in
 from biprune.deploy.inputs import Draw, random_inputs
 from biprune.seeding import forked_rng
 
@@ -18,10 +19,28 @@ def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Ten
     """The tensors that a forward returns; whatever it draws is drawn from `seed`."""
     with forked_rng(()):
         torch.manual_seed(seed)
-        found = flat_outputs(model(*inputs))
+        found = list(tensors_in(model(*inputs)))
     if not found:
         raise ValueError("The model returns no tensors, so that nothing can be compared.")
     return found
+
+
+def check_runs(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+    """Refuse inputs that the model does not run on."""
+    try:
+        outputs(model, inputs, seed=0)
+    except Exception as error:  # whatever a forward of the user's raises
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
+        raise ValueError(
+            f"The model does not run on `example_input` of shape {shapes} "
+            f"({type(error).__name__}: {first_line(error)}). Pass an `example_input` that it runs "
+            "on, with samples along the first dimension: a batch, or a tuple of arguments."
+        ) from error
+
+
+def first_line(error: Exception) -> str:
+    """The first line of what an exception says."""
+    return (str(error).strip().splitlines() or [""])[0]
 
 
 def inputs_to_compare(
@@ -50,16 +69,6 @@ def inputs_to_compare(
 def are_finite(tensors: Iterable[Tensor]) -> bool:
     """Whether every number of the tensors is finite."""
     return all(bool(tensor.isfinite().all()) for tensor in tensors)
-
-
-def flat_outputs(output: object) -> list[Tensor]:
-    """All tensors in what a model returned: one, or a nest of tuples, lists and dicts."""
-    if isinstance(output, Tensor):
-        return [output]
-    values = output.values() if isinstance(output, Mapping) else output
-    if isinstance(values, str) or not isinstance(values, Iterable):
-        return []
-    return [tensor for value in values for tensor in flat_outputs(value)]
 
 
 def difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:

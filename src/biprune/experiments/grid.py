@@ -77,7 +77,7 @@ def _spec(**fields: Any) -> RunSpec:
 
 
 def with_passes(method: Method, sparsity: float, passes: int) -> Method:
-    """The method over as many epochs as make at most `passes` passes over the data."""
+    """The method over as many epochs as make at most `passes` passes over the data, but for one."""
     share = method.data_passes(sparsity) / max(getattr(method, "epochs", 1), 1)
     if share == 0:
         return method

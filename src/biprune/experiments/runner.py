@@ -17,7 +17,7 @@ from biprune.deploy.files.artifact import is_saved
 from biprune.deploy.files.dense import load_dense, save_dense
 from biprune.experiments.environment import environment, revision
 from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import TRAIN, RunSpec
+from biprune.experiments.spec import TRAIN, RunSpec, at_stop
 from biprune.experiments.store import Store
 from biprune.loop import Event, Record
 from biprune.models import create_model
@@ -30,11 +30,13 @@ from biprune.training import TrainResult, train
 class Runner:
     """Runs specs into `store`; no other field is part of what a run is.
 
-    `root` is the folder of the data's files. `progress` hears of every step.
+    `root` is the folder of the data's files, `verify` as for `load_data`. `progress` hears of every
+    step.
     """
 
     store: Store
     root: Path | str | None = None
+    verify: bool = True
     device: str = "cpu"
     progress: Callable[[RunSpec, Event], None] | None = None
 
@@ -116,7 +118,7 @@ class Runner:
         for passed in ticket.rounds:
             if passed.sparsity not in spec.settings.get("stops", ()):
                 continue
-            stop = _at_stop(spec, passed.sparsity)
+            stop = at_stop(spec, passed.sparsity)
             if self.finished(stop) is None:
                 self._put(_pruned(stop, passed))
         return _pruned(spec, ticket)
@@ -138,7 +140,8 @@ class Runner:
         return model.to(self.device)
 
     def _data(self, spec: RunSpec) -> Dataset:
-        return _load(spec.data, spec.seed, self.root, json.dumps(spec.data_options, sort_keys=True))
+        options = json.dumps(spec.data_options, sort_keys=True)
+        return _load(spec.data, spec.seed, self.root, self.verify, options)
 
     def _progress(self, spec: RunSpec) -> Callable[[Event], None] | None:
         observe = self.progress
@@ -146,19 +149,8 @@ class Runner:
 
 
 @lru_cache(maxsize=2)  # the runs of a seed come together
-def _load(name: str, seed: int, root: Path | str | None, options: str) -> Dataset:
-    return load_data(name, seed=seed, root=root, **json.loads(options))
-
-
-def covered_by(spec: RunSpec) -> list[RunSpec]:
-    """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
-    return [_at_stop(spec, stop) for stop in spec.settings.get("stops", ())]
-
-
-def _at_stop(spec: RunSpec, stop: float) -> RunSpec:
-    stops = [other for other in spec.settings["stops"] if other < stop]
-    fields = spec.model_dump()
-    return RunSpec(**fields | {"sparsity": stop, "settings": {**spec.settings, "stops": stops}})
+def _load(name: str, seed: int, root: Path | str | None, verify: bool, options: str) -> Dataset:
+    return load_data(name, seed=seed, root=root, verify=verify, **json.loads(options))
 
 
 def _keywords(options: dict[str, Any]) -> dict[str, Any]:

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from biprune.checks import check_whole
 from biprune.data import data_entry, load_data
 from biprune.methods import METHODS, Method, get_method
-from biprune.selection import check_sparsity
-from biprune.structure import Scope, check_structure
+from biprune.request import Request
+from biprune.structure import Scope
 from biprune.training import Recipe, train
 
 TRAIN = "train"  # the method of a dense run
@@ -70,9 +70,7 @@ class RunSpec(BaseModel):
         given = dict(given)
         method = given.get("method", TRAIN)
         given["settings"] = _differing(given.get("settings"), _method_defaults(method))
-        given["data_options"] = _differing(
-            given.get("data_options"), _defaults_of(load_data, DATA_OPTIONS)
-        )
+        given["data_options"] = _data_options(given.get("data"), given.get("data_options"))
         given["dense"] = _differing(given.get("dense"), _defaults_of(train, DENSE_OPTIONS))
         return given
 
@@ -80,11 +78,10 @@ class RunSpec(BaseModel):
     def _checked(self) -> Self:
         data_entry(self.data)
         check_whole("seed", self.seed, at_least=0)
-        check_sparsity(self.sparsity)
-        check_structure(self.structure, self.scope)
         Recipe(**{name: v for name, v in self.dense.items() if name != "rewind_epochs"})
         if self.method != TRAIN:
             self.build_method()
+            Request(self.sparsity, self.structure, self.scope, allow_empty=self.allow_empty)
         return self
 
     def build_method(self) -> Method:
@@ -128,8 +125,20 @@ class RunSpec(BaseModel):
         return hashlib.sha256(text.encode()).hexdigest()[:24]
 
 
+def covered_by(spec: RunSpec) -> list[RunSpec]:
+    """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
+    return [at_stop(spec, stop) for stop in spec.settings.get("stops", ())]
+
+
+def at_stop(spec: RunSpec, stop: float) -> RunSpec:
+    """The spec of a run that ends where `spec` has a stop."""
+    stops = [other for other in spec.settings["stops"] if other < stop]
+    fields = spec.model_dump()
+    return RunSpec(**fields | {"sparsity": stop, "settings": {**spec.settings, "stops": stops}})
+
+
 def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
-    """What of `given` is not the default; unknown names stay, to be refused by name later."""
+    """What of `given` is not the default; unknown names are refused."""
     if not isinstance(given, dict | None):
         return given
     plain = _plain(given or {})
@@ -141,6 +150,15 @@ def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
     # A whole number for a setting that is a float is the same run.
     same = {n: _as(defaults[n], v) for n, v in plain.items()}
     return {name: value for name, value in same.items() if value != defaults[name]}
+
+
+def _data_options(data: Any, given: Any) -> Any:
+    """What differs from the defaults of `load_data`, and from the data set's own batch size."""
+    options = _differing(given, _defaults_of(load_data, DATA_OPTIONS))
+    size = options.get("batch_size") if isinstance(options, dict) else None
+    if size is not None and size == data_entry(data).batch_size:
+        del options["batch_size"]
+    return options
 
 
 def _as(default: Any, value: Any) -> Any:

@@ -12,8 +12,8 @@ from dataclasses import replace
 import torch
 
 from biprune.experiments.record import RunRecord
-from biprune.experiments.runner import Runner, covered_by
-from biprune.experiments.spec import TRAIN, RunSpec
+from biprune.experiments.runner import Runner
+from biprune.experiments.spec import TRAIN, RunSpec, covered_by
 from biprune.heap import keep_freed_memory
 
 

@@ -7,6 +7,7 @@ import time
 from abc import abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from itertools import islice
 from typing import ClassVar, Literal
 
@@ -15,7 +16,7 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from biprune.batches import Batch, count_batches, device_of, endless, num_samples, to_device
-from biprune.loop import Cost, Setup
+from biprune.loop import Cost, Setup, check_loss, train_mode_
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
 from biprune.methods.gates import Gates, gated_parameters
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
@@ -43,12 +44,17 @@ class Scoring:
         At most as many as make up the training data.
         """
         found, seen = [], 0
-        for batch in islice(stream or self.stream(), count_batches(self.setup.batches)):
+        for batch in islice(stream or self.stream(), self._most):
             found.append(batch)
             seen += num_samples(batch) or samples  # one batch will do if it does not tell
             if seen >= samples:
                 break
         return found
+
+    @cached_property
+    def _most(self) -> int:
+        # Counted once, before a stream is open: a loader without a length has to be run through.
+        return count_batches(self.setup.batches)
 
     def gates(self, structure: Structure, batch: Batch) -> Gates:
         """What the units' gates multiply; filters take a forward pass to find out."""
@@ -57,7 +63,7 @@ class Scoring:
     def loss(self, batch: Batch) -> Tensor:
         """One forward pass."""
         self.forward_passes += 1
-        return self.setup.loss(self.model, batch)
+        return check_loss(self.setup.loss(self.model, batch))
 
     def gradients(
         self,
@@ -105,7 +111,8 @@ class AtInit(TrainingMethod):
         """Back to the initial weights, score them, train what stays."""
         note = start.rewind_(0)
         began = time.perf_counter()
-        model = copy.deepcopy(start.model).train()
+        model = copy.deepcopy(start.model)
+        train_mode_(model)
         scoring = Scoring(model, target.weights(model), setup)
         # The fused kernels of attention have no second derivative.
         with forked_rng(setup.batches), sdpa_kernel(SDPBackend.MATH):

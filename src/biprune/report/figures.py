@@ -7,10 +7,11 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.files import replaced
 from biprune.report.comparison import Comparison
 from biprune.report.gallery import Chart, Figure, gallery
-from biprune.report.reference import ReferencePoint, published_for
+from biprune.report.settings import published_for
 from biprune.report.theme import LIGHT
 
 _WIDTH = 620

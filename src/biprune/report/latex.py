@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.comparison import Comparison
 from biprune.report.holes import hole_lines
-from biprune.report.reference import ReferencePoint, published_for
+from biprune.report.settings import published_for
 from biprune.report.tables import (
     INCOMPLETE,
     OTHER_BUDGET,
@@ -40,8 +41,8 @@ def latex_tables(comparisons: Sequence[Comparison], paper: Sequence[ReferencePoi
     for comparison in comparisons:
         published = published_for(comparison.setting, paper)
         holes = [f"Hole: {line}" for line in hole_lines(comparison.holes)]
-        first, *others = all_tables(comparison, published)
-        parts += [_table(first, holes), *(_table(other, []) for other in others)]
+        for place, table in enumerate(all_tables(comparison, published)):
+            parts.append(_table(table, holes if place == 0 else []))
     return "\n\n".join(parts) + "\n"
 
 

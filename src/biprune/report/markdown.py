@@ -5,9 +5,10 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.report.comparison import Comparison
 from biprune.report.holes import hole_lines
-from biprune.report.reference import ReferencePoint, published_for
+from biprune.report.settings import published_for
 from biprune.report.tables import Entry, Table, all_tables
 
 

@@ -15,6 +15,7 @@ import altair as alt
 import vl_convert
 
 from biprune.experiments.record import RunRecord
+from biprune.experiments.reference import ReferencePoint
 from biprune.files import write_text
 from biprune.report.comparison import Comparison
 from biprune.report.details import details_html
@@ -27,8 +28,8 @@ from biprune.report.markup import (
     table_html,
     text_html,
 )
-from biprune.report.reference import ReferencePoint, published_for
 from biprune.report.sentences import overview, verdict_sentences
+from biprune.report.settings import published_for
 from biprune.report.summary import summarise
 from biprune.report.tables import all_tables
 from biprune.report.theme import DARK, LIGHT, dark_colours
@@ -82,7 +83,7 @@ def _section(
     figures: Sequence[Figure],
     paper: Sequence[ReferencePoint],
 ) -> str:
-    tables = all_tables(comparison, paper) if comparison.runs else []
+    tables = all_tables(comparison, paper)
     charts = [figure_html(figure, _chart_id(place, figure)) for figure in figures]
     parts = [
         f"<h2>{escape(comparison.title)}</h2>",

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import json
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
+from biprune.experiments.reference import ReferencePoint
 from biprune.experiments.spec import RunSpec
 from biprune.report.labels import described, differing
 
@@ -22,6 +23,12 @@ def setting_key(spec: RunSpec) -> str:
 def recipe_key(spec: RunSpec) -> str:
     """The same for all runs that start from dense runs of one recipe, whatever the seed."""
     return _canonical(spec.dense_spec.model_dump(mode="json", exclude=_COMPARED))
+
+
+def published_for(spec: RunSpec, paper: Iterable[ReferencePoint]) -> list[ReferencePoint]:
+    """The published points for the model, data and structure of `spec`."""
+    ours = spec.model, spec.data, spec.structure
+    return [point for point in paper if (point.model, point.data, point.structure) == ours]
 
 
 def setting_titles(specs: Sequence[RunSpec]) -> list[str]:

@@ -108,7 +108,9 @@ def cost_table(comparison: Comparison) -> Table:
 
 
 def all_tables(comparison: Comparison, paper: Sequence[ReferencePoint] = ()) -> list[Table]:
-    """Those that a report has of a comparison with runs."""
+    """Those that a report has; of dense runs alone there are none."""
+    if not comparison.runs:
+        return []
     differences = difference_table(comparison)
     return [
         accuracy_table(comparison, paper),

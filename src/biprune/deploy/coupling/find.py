@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
 from biprune.copying import copied
-from biprune.deploy.coupling.running import check_runs, first_line
 from biprune.deploy.coupling.tracing import trace
 from biprune.deploy.coupling.trial import Trial
 from biprune.deploy.coupling.units import coupled
 from biprune.deploy.inputs import Inputs, as_inputs
+from biprune.deploy.outputs import check_runs, first_line
 from biprune.deploy.surgery.heads import find_heads
 from biprune.groups import Group
 from biprune.parameters import parameter_names, unwrap

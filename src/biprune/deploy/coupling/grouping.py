@@ -10,10 +10,9 @@ import torch
 from torch import nn
 
 from biprune.deploy.coupling.find import Coupling, find_groups
-from biprune.deploy.coupling.trial import kept_indices
 from biprune.deploy.inputs import Inputs
 from biprune.deploy.macs import product_macs, weight_macs
-from biprune.deploy.surgery.resize import resize_
+from biprune.deploy.surgery.resize import kept_indices, resize_
 from biprune.groups import GROUP, Group, Groups, Measure
 from biprune.parameters import Patterns, matching, parameter_names, unwrap
 from biprune.structure import Scope

@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.coupling.running import first_line
-from biprune.deploy.outputs import flat_outputs
+from biprune.batches import tensors_in
+from biprune.deploy.outputs import first_line
 from biprune.deploy.surgery.layers import Side, loses_groups
 
 
@@ -188,4 +188,4 @@ def _graph(model: nn.Module, inputs: tuple[Tensor, ...]) -> Any:
 
 def _tensors(output: object) -> list[Tensor]:
     """The tensors in what a model returned, that gradients reach."""
-    return [tensor for tensor in flat_outputs(output) if tensor.grad_fn is not None]
+    return [tensor for tensor in tensors_in(output) if tensor.grad_fn is not None]

@@ -14,10 +14,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.coupling.random_weights import randomize_
-from biprune.deploy.coupling.running import first_line
-from biprune.deploy.outputs import difference, inputs_to_compare, outputs
-from biprune.deploy.surgery.resize import resize_
+from biprune.deploy.outputs import difference, first_line, inputs_to_compare, outputs
+from biprune.deploy.random_weights import randomize_
+from biprune.deploy.surgery.resize import kept_indices, resize_, zero_
 from biprune.groups import Group
 from biprune.parameters import parameter_names
 from biprune.seeding import derive_seed
@@ -82,29 +81,3 @@ class Trial:
         keep = torch.zeros(group.size, dtype=torch.bool)
         keep[torch.randperm(group.size, generator=generator)[: (group.size + 1) // 2]] = True
         return keep
-
-
-def kept_indices(
-    groups: Sequence[Group], keep: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
-) -> dict[str, dict[int, Tensor]]:
-    """What `resize_` needs to remove the units for which `keep` is False."""
-    along: dict[str, dict[int, Tensor]] = {}
-    for group in groups:
-        if bool(keep[group.name].all()):
-            continue
-        for part in group.slices:
-            mine = part.along(keep[group.name], shapes[part.tensor][part.dim])
-            dims = along.setdefault(part.tensor, {})
-            dims[part.dim] = dims[part.dim] & mine if part.dim in dims else mine
-    return {n: {d: m.nonzero().flatten() for d, m in dims.items()} for n, dims in along.items()}
-
-
-@torch.no_grad()
-def zero_(model: nn.Module, groups: Sequence[Group], keep: Mapping[str, Tensor]) -> None:
-    """Set every slice of the units for which `keep` is False to +0.0."""
-    parameters = parameter_names(model)
-    for group in groups:
-        for part in group.slices:
-            values = parameters[part.tensor]
-            gone = ~part.spread(keep[group.name], values.shape)
-            values.masked_fill_(gone.to(values.device), 0.0)

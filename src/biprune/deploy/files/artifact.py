@@ -18,11 +18,11 @@ from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor, nn
 
-from biprune.checkpoint import load_tensors_, only_tensors
+from biprune.checkpoint import load_tensors_, named_as_in, only_tensors
 from biprune.files import replaced
 from biprune.loop import Cost
 from biprune.models import MODELS, create_model
-from biprune.parameters import own_name, unwrap
+from biprune.parameters import unwrap
 
 VERSION = 3
 METADATA_FILE = "biprune.json"
@@ -151,8 +151,7 @@ def original(created_by: Mapping[str, Any] | None, model: nn.Module | None) -> n
 def fill_(built: nn.Module, state: Mapping[str, Tensor], what: str) -> None:
     """Give `built` the weights of `state`, in their precision, and put it in eval mode."""
     own = only_tensors(built.state_dict(keep_vars=True))
-    names = {own_name(name): name for name in own}  # either may have compiled parts
-    state = {names.get(own_name(name), name): tensor for name, tensor in state.items()}
+    state = named_as_in(own, state)
     reshaped = {n for n in own.keys() & state.keys() if own[n].shape != state[n].shape}
     wrong = sorted(own.keys() ^ state.keys() | reshaped)
     if wrong:

@@ -18,10 +18,11 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor, nn
 
+from biprune.batches import tensors_in
 from biprune.checkpoint import only_tensors
 from biprune.checks import check_positive
 from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
-from biprune.deploy.outputs import difference, flat_outputs, outputs
+from biprune.deploy.outputs import difference, outputs
 from biprune.deploy.running.runtime import OnnxModel, require_onnx
 from biprune.evaluation import evaluation_mode
 from biprune.files import replaced
@@ -114,7 +115,7 @@ class _Flat(nn.Module):
         self.model = model
 
     def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(flat_outputs(self.model(*inputs)))
+        return tuple(tensors_in(self.model(*inputs)))
 
 
 def _sample(model: nn.Module, inputs: tuple[Tensor, ...], size: int) -> _Sample:

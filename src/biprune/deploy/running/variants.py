@@ -72,7 +72,7 @@ def filled(model: nn.Module, masks: Masks, seed: int = 0) -> nn.Module:
         torch.manual_seed(seed)
         for name, mask in masks.items():
             weight = parameters[name]
-            spread = float(weight.std()) if weight.numel() > 1 else 0.0
             kept = mask.to(weight.device)
+            spread = float(weight[kept].std()) if int(kept.sum()) > 1 else 0.0
             weight.copy_(torch.where(kept, weight, torch.randn_like(weight) * (spread or 0.01)))
     return dense.eval()

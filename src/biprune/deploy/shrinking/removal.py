@@ -15,8 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.deploy.coupling.trial import zero_
 from biprune.deploy.shrinking.dependence import Dependence
+from biprune.deploy.surgery.resize import zero_
 from biprune.groups import Group, Slice
 from biprune.parameters import parameter_names
 from biprune.seeding import forked_rng

@@ -11,10 +11,9 @@ from torch import Tensor, nn
 from biprune.checks import check_positive
 from biprune.copying import copied
 from biprune.deploy.coupling.find import Coupling, find_groups
-from biprune.deploy.coupling.running import check_runs
-from biprune.deploy.coupling.trial import kept_indices
 from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.macs import count_macs
+from biprune.deploy.outputs import check_runs
 from biprune.deploy.shrinking.certificate import (
     TOLERANCES,
     Certificate,
@@ -24,7 +23,7 @@ from biprune.deploy.shrinking.certificate import (
 )
 from biprune.deploy.shrinking.removal import units_to_keep
 from biprune.deploy.surgery.attention import replaced_modules
-from biprune.deploy.surgery.resize import resize_
+from biprune.deploy.surgery.resize import kept_indices, resize_
 from biprune.groups import Group
 from biprune.layout import is_channels_last, lay_out_
 from biprune.parameters import parameter_names, unwrap

@@ -11,8 +11,8 @@ from itertools import product
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.coupling.random_weights import randomize_
 from biprune.deploy.outputs import difference, outputs
+from biprune.deploy.random_weights import randomize_
 from biprune.deploy.surgery.attention import HeadAttention, SelfAttention, Usual
 from biprune.deploy.surgery.heads import COUNTS, Heads, is_torchs
 from biprune.deploy.surgery.layers import mend
@@ -162,12 +162,19 @@ def _usual(heads: Heads) -> Iterator[Usual]:
 
 
 def _dropouts_told_apart_(module: nn.Module) -> list[str]:
-    """What may be a probability of dropout, each set to another, to see where it falls."""
+    """What may be a probability of dropout, no two of them alike, to see where each falls.
+
+    Floats that are not called one, of which `scale` is the usual, keep their values.
+    """
     parts = {n: part for n, part in module.named_children() if isinstance(part, nn.Dropout)}
     floats = {n: v for n, v in vars(module).items() if isinstance(v, float) and 0 <= v < 1}
     numbers = [name for name in floats if "drop" in name or name == "p"]
+    taken = {value for name, value in floats.items() if name not in numbers}
     for place, name in enumerate([*parts, *numbers], start=1):
         probability = place / (len(parts) + len(numbers) + 1)
+        while probability in taken:
+            probability *= 0.9
+        taken.add(probability)
         if name in parts:
             parts[name].p = probability
         else:

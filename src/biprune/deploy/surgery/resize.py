@@ -1,8 +1,8 @@
-"""Cut parameters to some of their indices and mend the modules that own them."""
+"""Set units to zero, or cut parameters to what is left and mend the modules that own them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from torch import Tensor, nn
 from biprune.deploy.surgery.fewer_heads import way_without, without_heads
 from biprune.deploy.surgery.heads import find_heads
 from biprune.deploy.surgery.layers import mend
+from biprune.groups import Group
 from biprune.parameters import parameter_names, unwrap
 
 Kept = Mapping[str, Mapping[int, Tensor]]
@@ -111,3 +112,29 @@ def _replace(model: nn.Module, old: nn.Module, new: nn.Module) -> None:
     for encoder in model.modules():
         if isinstance(encoder, nn.TransformerEncoder) and any(m is new for m in encoder.modules()):
             encoder.use_nested_tensor = False  # its fused kernels know only their own attention
+
+
+def kept_indices(
+    groups: Sequence[Group], keep: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]
+) -> dict[str, dict[int, Tensor]]:
+    """What `resize_` needs to remove the units for which `keep` is False."""
+    along: dict[str, dict[int, Tensor]] = {}
+    for group in groups:
+        if bool(keep[group.name].all()):
+            continue
+        for part in group.slices:
+            mine = part.along(keep[group.name], shapes[part.tensor][part.dim])
+            dims = along.setdefault(part.tensor, {})
+            dims[part.dim] = dims[part.dim] & mine if part.dim in dims else mine
+    return {n: {d: m.nonzero().flatten() for d, m in dims.items()} for n, dims in along.items()}
+
+
+@torch.no_grad()
+def zero_(model: nn.Module, groups: Sequence[Group], keep: Mapping[str, Tensor]) -> None:
+    """Set every slice of the units for which `keep` is False to +0.0."""
+    parameters = parameter_names(model)
+    for group in groups:
+        for part in group.slices:
+            values = parameters[part.tensor]
+            gone = ~part.spread(keep[group.name], values.shape)
+            values.masked_fill_(gone.to(values.device), 0.0)

@@ -3,21 +3,10 @@
 from __future__ import annotations
 
 import json
-from dataclasses import dataclass
 from importlib.resources import files
 from typing import Any
 
 from biprune.experiments.reference import ReferencePoint
-
-
-@dataclass(frozen=True)
-class PaperRuntime:
-    """Minutes that a method took to reach a sparsity, without the dense training before it."""
-
-    method: str
-    sparsity: float
-    minutes: float
-    source: str
 
 
 def paper_points(model: str, data: str) -> list[ReferencePoint]:
@@ -62,20 +51,7 @@ def paper_tickets(model: str, data: str) -> dict[str, ReferencePoint | None]:
     }
 
 
-def paper_runtimes() -> list[PaperRuntime]:
-    """The table of runtimes, of ResNet-18 on CIFAR-10.
-
-    IMP's entry at 83.2 % is as printed; at 69 minutes a round it is that of 86.6 %.
-    """
-    return [
-        PaperRuntime(row["method"], float(sparsity), minutes, row["source"])
-        for row in _read("runtimes")
-        for sparsity, minutes in row["minutes"].items()
-    ]
-
-
-def _read(name: str, model: str | None = None, data: str | None = None) -> list[dict[str, Any]]:
-    """The entries of a file, or those of one model and data set."""
+def _read(name: str, model: str, data: str) -> list[dict[str, Any]]:
+    """The entries of a file for one model and data set."""
     text = files(__name__).joinpath(f"{name}.json").read_text(encoding="utf-8")
-    entries = json.loads(text)
-    return [e for e in entries if model is None or (e["model"], e["data"]) == (model, data)]
+    return [e for e in json.loads(text) if (e["model"], e["data"]) == (model, data)]

@@ -6,8 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from biprune.experiments.presets.scales import Scale
-from biprune.experiments.runner import covered_by
-from biprune.experiments.spec import TRAIN, RunSpec
+from biprune.experiments.spec import TRAIN, RunSpec, covered_by
 
 TRAINING_IMAGES = {
     "digits": 1_438,
