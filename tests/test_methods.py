@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import copy
+import random
 from collections import Counter
-from contextlib import suppress
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import ClassVar
 
+import numpy as np
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import biprune
+from biprune.loop import Record
 from biprune.methods import METHODS, Method, get_method
 from biprune.methods.base import TrainingMethod
 from biprune.parameters import prunable
@@ -26,6 +30,7 @@ SPARSITIES = (0.0, 0.5, 0.9, 0.98)
 EPOCHS = 2
 
 methods = pytest.mark.parametrize("method", METHODS.values(), ids=METHODS.keys())
+pruning = pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
 structures = pytest.mark.parametrize("structure", STRUCTURES)
 
 
@@ -87,7 +92,7 @@ def build(module: type[nn.Module], **options: bool) -> nn.Module:
 def pruned(
     method: type[Method],
     model: nn.Module | biprune.TrainResult,
-    data: list,
+    data: list | DataLoader,
     sparsity: float,
     structure: str,
     seed: int = 0,
@@ -118,7 +123,7 @@ def test_count_names_and_zeros_are_exact(
     model = build(Net)
     before = copy.deepcopy(model)
     if sparsity > 0 and not method.prunes:
-        with pytest.raises(ValueError, match="prunes nothing"):
+        with pytest.raises(ValueError, match="prunes nothing: `sparsity` must be 0, got 0"):
             pruned(method, model, data, sparsity, structure)
         return
     ticket = pruned(method, model, data, sparsity, structure)
@@ -133,6 +138,7 @@ def test_count_names_and_zeros_are_exact(
         assert not weight[~mask].any()
         assert not torch.signbit(weight[~mask]).any()
         assert weight.isfinite().all()
+        assert weight.grad is None
     for name, count in ticket.masks.per_layer().items():
         if structure != "weight":
             share = ticket.masks.kept * count.total / ticket.masks.total
@@ -144,11 +150,30 @@ def test_count_names_and_zeros_are_exact(
 def test_the_seed_decides_every_bit(
     method: type[Method], structure: str, data: list, same_state
 ) -> None:
+    """Of the order of a shuffled loader too, in which another seed would have another."""
+    samples = TensorDataset(*(torch.cat(parts) for parts in zip(*data, strict=True)))
+    loader = DataLoader(samples, batch_size=6, shuffle=True)
     sparsity = 0.8 if method.prunes else 0.0
-    first, again = (pruned(method, build(Net), data, sparsity, structure, seed=3) for _ in range(2))
+    first, again, other = (
+        pruned(method, build(Net), loader, sparsity, structure, seed=seed) for seed in (3, 3, 4)
+    )
     assert first.masks == again.masks
     assert same_state(first.model, again.model)
     assert [r.get("loss") for r in first.history] == [r.get("loss") for r in again.history]
+    assert same_state(first.model, other.model) != method.prunes
+
+
+@methods
+@pytest.mark.parametrize("structure", ["weight", "filter", "group"])
+def test_the_callers_generators_are_untouched(
+    method: type[Method], structure: str, data: list
+) -> None:
+    def states() -> tuple[object, ...]:
+        return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+
+    before = states()
+    pruned(method, build(Net), data, 0.5 if method.prunes else 0.0, structure)
+    assert states() == before
 
 
 @methods
@@ -208,7 +233,7 @@ def test_grouped_and_depthwise_convolutions(
         assert ticket.model.layers[3].weight[kept].flatten(1).any(dim=1).all()
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+@pruning
 def test_blocks_keep_n_of_every_m(method: type[Method], data: list) -> None:
     ticket = biprune.prune(build(Net), data, method().scaled(EPOCHS), structure="2:5")
     assert ticket.left_out == {"stem.weight": "its 2 inputs do not divide by 5"}
@@ -229,15 +254,54 @@ def test_a_structure_without_units_is_refused(method: type[Method], data: list) 
 
 @methods
 def test_a_dense_run_gives_each_method_the_start_it_asks_for(
-    method: type[Method], data: list
+    method: type[Method], data: list, same_state
 ) -> None:
+    """What a bare module with those weights gives, which has no past to go back to."""
     dense = biprune.train(build(Net), data, epochs=3, lr=0.01)
-    ticket = pruned(method, dense, data, 0.5 if method.prunes else 0.0, "weight")
-    notes = [record["note"] for record in ticket.history if "note" in record]
-    if method.starts_from == "init":
-        assert notes[0] == "rewound to epoch 0"
-    else:
-        assert "rewound to epoch 0" not in notes
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, dense, data, sparsity, "weight")
+    if method.name in ("omp", "imp"):
+        assert ticket.history[0]["note"] == "rewound to epoch 1"
+        return
+    bare = dense.model if method.starts_from == "dense" else build(Net)
+    alone = pruned(method, bare, data, sparsity, "weight")
+    assert ticket.masks == alone.masks
+    assert same_state(ticket.model, alone.model)
+
+
+@pruning
+def test_what_was_offered_is_what_is_pruned(method: type[Method], data: list) -> None:
+    offered = {"body.weight": {"include": "body"}, "stem.weight body.weight": {"exclude": "head"}}
+    for names, chosen in offered.items():
+        ticket = biprune.prune(build(Net), data, method().scaled(EPOCHS), sparsity=0.5, **chosen)
+        assert list(ticket.masks) == names.split()
+
+
+BY_WEIGHTS = ("bip", "bip-paper", "gmp", "hydra", "omp", "imp", "magnitude")
+
+
+@pytest.mark.parametrize("name", BY_WEIGHTS)
+@pytest.mark.parametrize(("allowed", "least"), [(True, 0), (False, 1)])
+def test_a_layer_may_be_empty(name: str, allowed: bool, least: int, data: list) -> None:
+    model = build(Net)
+    with torch.no_grad():
+        model.get_parameter("stem.weight").mul_(1e-6)
+    settings = {"lr": 1e-9} | ({"score_lr": 0.0} if "score_lr" in METHODS[name]().settings else {})
+    method = get_method(name, settings, EPOCHS)
+    ticket = biprune.prune(model, data, method, sparsity=0.9, allow_empty=allowed)
+    assert ticket.masks.per_layer()["stem.weight"].kept == least
+
+
+RETRAINED = [n for n, m in METHODS.items() if m.retrains and n not in ("hydra", "imp", "omp")]
+
+
+@pytest.mark.parametrize("name", RETRAINED)
+def test_retraining_is_train_with_the_methods_settings(name: str, data: list, same_state) -> None:
+    recipe = {"epochs": 2, "lr": 0.03, "momentum": 0.5, "weight_decay": 0.02}
+    recipe |= {"schedule": "constant", "warmup_epochs": 0.5, "nesterov": True}
+    ticket = biprune.prune(build(Net), data, get_method(name, recipe), sparsity=0.5)
+    wanted = biprune.train(build(Net), data, masks=ticket.masks, **recipe)
+    assert same_state(ticket.model, wanted.model)
 
 
 class Odd(nn.Module):
@@ -279,31 +343,47 @@ class KilledError(Exception):
     """What a test raises to stop a run in its middle."""
 
 
-@methods
+@pruning
+@pytest.mark.parametrize("at", [3, 7])  # in the second of four epochs, and in the last
 def test_resumed_equals_uninterrupted(
-    method: type[Method], data: list, tmp_path: Path, same_state
+    method: type[Method], at: int, data: list, tmp_path: Path, same_state
 ) -> None:
     events: list[biprune.Event] = []
 
     def kill(event: biprune.Event) -> None:
         events.append(event)
-        if len(events) == 3:  # in the second epoch, or the second stage
+        if len(events) == at:
             raise KilledError
 
-    sparsity, scaled = (0.8 if method.prunes else 0.0), method().scaled(EPOCHS)
-    whole = biprune.prune(build(Net), data, scaled, sparsity=sparsity)
-    with suppress(KilledError):
-        biprune.prune(
-            build(Net), data, scaled, sparsity=sparsity, checkpoint=tmp_path, progress=kill
-        )
-    assert len(events) == (3 if method.prunes else 0)
-    resumed = biprune.prune(build(Net), data, scaled, sparsity=sparsity, checkpoint=tmp_path)
+    # Of Hydra's four epochs two are for the scores.
+    run = partial(biprune.prune, build(Net), data, method().scaled(4), sparsity=0.8)
+    whole = run()
+    with pytest.raises(KilledError):
+        run(checkpoint=tmp_path, progress=kill)
+    resumed = run(checkpoint=tmp_path)
     assert resumed.masks == whole.masks
     assert same_state(resumed.model, whole.model)
     assert resumed.cost.backward_passes == whole.cost.backward_passes
+    assert timeless(resumed.history) == timeless(whole.history)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+def timeless(history: list[Record]) -> list[Record]:
+    return [{name: v for name, v in record.items() if name != "seconds"} for record in history]
+
+
+@pruning
+def test_a_checkpoint_of_another_seed_or_sparsity_is_refused(
+    method: type[Method], data: list, tmp_path: Path
+) -> None:
+    run = partial(biprune.prune, build(Net), data, method().scaled(EPOCHS), checkpoint=tmp_path)
+    run(sparsity=0.8)
+    with pytest.raises(ValueError, match="another run: its seed was 0, now it is 1"):
+        run(sparsity=0.8, seed=1)
+    with pytest.raises(ValueError, match=r"another run: its (sparsity|masks) was"):
+        run(sparsity=0.5)
+
+
+@pruning
 @pytest.mark.parametrize("options", [{}, {"norms": False}, {"bias": False}])
 def test_what_groups_mask_can_be_removed(
     method: type[Method], options: dict[str, bool], data: list
@@ -317,7 +397,7 @@ def test_what_groups_mask_can_be_removed(
         torch.testing.assert_close(small(images), ticket.model(images), rtol=1e-4, atol=1e-5)
 
 
-@pytest.mark.parametrize("method", [m for m in METHODS.values() if m.prunes])
+@pruning
 def test_a_run_that_diverges_says_so(method: type[Method], data: list) -> None:
     scaled = method().scaled(EPOCHS)
     rates = {name: 1e30 for name in ("lr", "score_lr") if name in scaled.settings}

@@ -1,5 +1,4 @@
 import copy
-import doctest
 import json
 
 import pytest
@@ -7,7 +6,6 @@ import torch
 from torch import nn
 from torch.nn.functional import cross_entropy
 
-import biprune.models
 from biprune.models import MODELS, create_model
 from biprune.models.blocks import PaddedShortcut
 
@@ -368,9 +366,3 @@ def test_own_factory_is_seeded():
 )
 def test_own_factory_mistakes_are_explained(arguments, expected):
     assert message(**arguments) == expected
-
-
-def test_docstring_example_runs():
-    result = doctest.testmod(biprune.models)
-    assert result.attempted > 0
-    assert result.failed == 0

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections import UserDict
+from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
@@ -10,6 +11,10 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import l1_unstructured
 
 import biprune
+from biprune.batches import classification_loss
+from biprune.loop import Setup
+from biprune.masks import Masks
+from biprune.methods.base import Outcome, Start, Target, retrain_
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -28,24 +33,6 @@ def check(ticket: biprune.Ticket, sparsity: float) -> None:
         assert not torch.signbit(weight[~mask]).any()
         assert mask.any()
         assert weight.grad is None
-
-
-@pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
-@pytest.mark.parametrize("method", ["bip", "omp", "random"])
-def test_the_input_is_untouched_and_the_seed_decides_every_bit(
-    conv_net: nn.Module, batches: Batches, same_state, method: str, structure: str
-) -> None:
-    before = {name: value.clone() for name, value in conv_net.state_dict().items()}
-    tickets = [
-        biprune.prune(
-            conv_net, batches, method, sparsity=0.5, structure=structure, epochs=2, seed=seed
-        )
-        for seed in (0, 0)
-    ]
-    assert all(torch.equal(before[name], v) for name, v in conv_net.state_dict().items())
-    assert tickets[0].masks == tickets[1].masks
-    assert same_state(tickets[0].model, tickets[1].model)
-    check(tickets[0], 0.5)
 
 
 def test_global_filters(conv_net: nn.Module, batches: Batches) -> None:
@@ -105,8 +92,6 @@ def test_dense_is_the_control(conv_net: nn.Module, batches: Batches, same_state)
     ticket = biprune.prune(conv_net, batches, "dense", sparsity=0.0, evaluate=lambda model: 1.0)
     assert same_state(ticket.model, conv_net)
     assert (ticket.masks.sparsity, ticket.cost.forward_passes, ticket.accuracy) == (0.0, 0, 1.0)
-    with pytest.raises(ValueError, match=r"'dense' prunes nothing: `sparsity` must be 0, got 0\.5"):
-        biprune.prune(conv_net, batches, "dense", sparsity=0.5)
 
 
 def test_nested_batches_and_a_users_own_loss(conv_net: nn.Module, batches: Batches) -> None:
@@ -286,13 +271,61 @@ def test_a_compiled_model(conv_net: nn.Module, batches: Batches, same_state) -> 
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_compile_as_an_option(batches: Batches) -> None:
+def test_compile_as_an_option(batches: Batches, monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(0)
-    model = TiedMLP()
-    compiled = biprune.prune(model, batches, sparsity=0.8, epochs=2, compile=True)
+    model, compile, compiled = TiedMLP(), torch.compile, []
+    monkeypatch.setattr(torch, "compile", lambda given: compiled.append(given) or compile(given))
+    ticket = biprune.prune(model, batches, sparsity=0.8, epochs=2, compile=True)
     plain = biprune.prune(model, batches, sparsity=0.8, epochs=2)
-    check(compiled, 0.8)
-    assert compiled.masks.overlap(plain.masks) > 0.95  # fused kernels round differently
+    assert compiled == [ticket.model]
+    check(ticket, 0.8)
+    assert ticket.masks.overlap(plain.masks) > 0.95  # fused kernels round differently
+
+
+def test_precision_and_layout_of_a_pruning(conv_net: nn.Module, batches: Batches) -> None:
+    seen: set[torch.dtype] = set()
+
+    def loss(model: nn.Module, batch: object) -> Tensor:
+        found = classification_loss(model, batch)
+        seen.add(model(batch[0]).dtype)  # pyright: ignore[reportIndexIssue]
+        return found
+
+    dense = biprune.train(conv_net, batches, epochs=1)
+    options = {"autocast": True, "channels_last": True, "loss": loss}
+    ticket = biprune.prune(dense, batches, "gmp", sparsity=0.5, epochs=1, **options)
+    assert seen == {torch.bfloat16}
+    weight = ticket.model.get_parameter("conv2.weight")
+    assert weight.is_contiguous(memory_format=torch.channels_last)
+
+
+@dataclass(frozen=True)
+class Wrong(biprune.OMP):
+    """Keeps the first so many weights of each layer, whatever was asked for."""
+
+    kept: tuple[tuple[str, int], ...] = ()
+
+    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
+        weights = target.weights(start.model)
+        masks = {name: torch.zeros_like(w, dtype=torch.bool) for name, w in weights.items()}
+        for name, count in self.kept:
+            masks[name].view(-1)[:count] = True
+        return retrain_(start.model, Masks(masks, target.structure), self.recipe(), setup, "")
+
+
+@pytest.mark.parametrize(
+    ("kept", "text"),
+    [
+        ((("0.weight", 5), ("1.weight", 5)), "kept 10 units where 8 were asked for"),
+        ((("0.weight", 8),), r"emptied the layers 1\.weight"),
+    ],
+)
+def test_a_method_that_breaks_its_promise_is_found_out(
+    kept: tuple[tuple[str, int], ...], text: str
+) -> None:
+    model = nn.Sequential(nn.Linear(4, 2), nn.Linear(2, 4))
+    batch = (torch.ones(2, 4), torch.tensor([0, 1]))
+    with pytest.raises(RuntimeError, match=text):
+        biprune.prune(model, [batch], Wrong(epochs=1, kept=kept), sparsity=0.5)
 
 
 def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches) -> None:

@@ -1,7 +1,8 @@
 from __future__ import annotations
 
+import math
 import random
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -261,6 +262,39 @@ def test_the_same_seed_gives_the_same_bits_with_a_users_loader(
     assert torch.equal(generator.get_state(), state)
 
 
+def test_every_epoch_has_an_order_of_its_own(conv_net: nn.Module) -> None:
+    seen: list[float] = []
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        seen.extend(batch[0][:, 0, 0, 0].tolist())
+        return classification_loss(model, batch)
+
+    images = torch.arange(24.0)[:, None, None, None].expand(-1, 1, 8, 8) / 24
+    loader = DataLoader(TensorDataset(images, torch.arange(24) % 3), batch_size=8, shuffle=True)
+    biprune.train(conv_net, loader, epochs=2, loss=loss)  # pyright: ignore[reportArgumentType]
+    assert sorted(seen[:24]) == sorted(seen[24:])
+    assert seen[:24] != seen[24:]
+
+
+class Noisy:
+    """Draws from numpy and from `random`, as augmentation by other libraries does."""
+
+    def __len__(self) -> int:
+        return 2
+
+    def __iter__(self) -> Iterator[tuple[Tensor, Tensor]]:
+        for _ in range(2):
+            noise = torch.from_numpy(np.random.randn(6, 1, 8, 8)).float() * random.random()
+            yield noise, torch.arange(6) % 3
+
+
+def test_numpy_and_random_are_seeded_too(conv_net: nn.Module, same_state) -> None:
+    runs = (biprune.train(conv_net, Noisy(), epochs=1, seed=seed).model for seed in (0, 0, 1))
+    one, again, other = runs
+    assert same_state(one, again)
+    assert not same_state(one, other)
+
+
 def test_samplers_with_generators_of_their_own(conv_net: nn.Module, same_state) -> None:
     data = TensorDataset(torch.randn(24, 1, 8, 8), torch.randint(3, (24,)))
     generator = torch.Generator().manual_seed(9)
@@ -360,6 +394,29 @@ def test_a_loss_that_is_no_scalar(returned: object, text: str) -> None:
         biprune.train(nn.Linear(2, 1), [0], epochs=1, loss=lambda model, batch: returned)  # pyright: ignore
 
 
+def percent_right(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    right = [
+        int(logits.argmax() == label)
+        for images, labels in batches
+        for logits, label in zip(model(images), labels, strict=True)
+    ]
+    return 100 * sum(right) / len(right)
+
+
+def test_accuracies_are_counted_on_their_own_splits() -> None:
+    split = biprune.load_data("digits", subset=300, val_fraction=0.2)
+    model = biprune.create_model("resnet8", in_channels=1, width=4)
+    dense = biprune.train(model, split, epochs=2)
+    ticket = biprune.prune(dense, split, "gmp", sparsity=0.5, epochs=1)
+    assert split.val is not None
+    for result in (dense, ticket):
+        on_test, on_val = (percent_right(result.model, part) for part in (split.test, split.val))
+        assert result.accuracy == pytest.approx(on_test)
+        assert result.history[-1]["accuracy"] == pytest.approx(on_val)
+        assert on_test != on_val
+    assert ticket.dense_accuracy == dense.accuracy
+
+
 def test_a_validation_without_a_number(conv_net: nn.Module, batches: Batches) -> None:
     with pytest.raises(TypeError, match="`validate` must return a number, got NoneType"):
         biprune.train(conv_net, batches, epochs=1, validate=lambda model: None)  # pyright: ignore
@@ -452,6 +509,16 @@ def test_events_and_callbacks(conv_net: nn.Module, batches: Batches) -> None:
     assert [e.record is not None for e in events] == [False, False, False, True] * 2
 
 
+def test_kept_states_are_those_of_runs_that_ended_there(
+    conv_net: nn.Module, batches: Batches
+) -> None:
+    options = {"schedule": "constant", "lr": 0.01}
+    whole = biprune.train(conv_net, batches, epochs=3, rewind_epochs=[1, 2, 3], **options)
+    for epoch, state in whole.states.items():
+        ended = biprune.train(conv_net, batches, epochs=epoch, **options).model.state_dict()
+        assert all(torch.equal(value, ended[name]) for name, value in state.items())
+
+
 def test_kept_states(conv_net: nn.Module, batches: Batches) -> None:
     result = biprune.train(conv_net, batches, epochs=40)
     assert sorted(result.states) == [0, 2]
@@ -491,6 +558,18 @@ def test_schedules_at_named_points() -> None:
         [0, 0.8 * 7 / 8, 0.8, 0.8]
     )
     assert biprune.OMP(warmup_epochs=40).scaled(16).warmup_epochs == 4
+
+
+def test_a_warm_up_goes_with_every_shape() -> None:
+    warm = LRSchedule("cosine", warmup=0.5)
+    wanted = [0.0, 0.5 * (1 + math.cos(math.pi / 4)) / 2, (1 + math.cos(3 * math.pi / 4)) / 2]
+    assert [warm.factor(done) for done in (0.0, 0.25, 0.75)] == pytest.approx(wanted)
+
+
+def test_decay_and_milestones_of_a_run(conv_net: nn.Module, batches: Batches) -> None:
+    steps = {"decay": 0.5, "milestones": (0.75, 0.25)}
+    result = biprune.train(conv_net, batches, epochs=4, lr=0.2, **steps)
+    assert [record["lr"] for record in result.history] == pytest.approx([0.2, 0.1, 0.1, 0.05])
 
 
 def test_learning_rates_of_a_run(conv_net: nn.Module, batches: Batches) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,6 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from biprune.deploy.files.sparse import pack
-from biprune.deploy.running import profile as profile_module
 from biprune.deploy.running import variants as variants_module
 from biprune.deploy.running.csr import CsrLinear, with_csr
 from biprune.deploy.running.footprint import Footprint, footprint
@@ -123,24 +121,32 @@ def test_sizes_of_sparse_rows() -> None:
     assert held < size.bytes < held + 1000
 
 
-class Waiting(nn.Module):
-    """Takes so many milliseconds, eval mode or not."""
+class Clock:
+    """Stands still, but for what is put on it."""
 
-    def __init__(self, milliseconds: float) -> None:
+    now = 0.0
+
+
+class Waiting(nn.Module):
+    """Takes so many milliseconds of a clock, eval mode or not."""
+
+    def __init__(self, clock: Clock, milliseconds: float) -> None:
         super().__init__()
-        self.seconds = milliseconds / 1000
+        self.clock, self.seconds = clock, milliseconds / 1000
         self.layer = nn.Linear(2, 2)
         self.seen: list[tuple[int, bool, bool, int]] = []
 
     def forward(self, inputs: Tensor) -> Tensor:
         inference = torch.is_inference_mode_enabled()
         self.seen.append((len(inputs), self.training, inference, torch.get_num_threads()))
-        time.sleep(self.seconds)
+        self.clock.now += self.seconds
         return self.layer(inputs)
 
 
-def test_latency_of_known_times() -> None:
-    slow, fast = Waiting(20), Waiting(5)
+def test_latency_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
+    clock = Clock()
+    monkeypatch.setattr("biprune.deploy.running.timing.time.perf_counter", lambda: clock.now)
+    slow, fast = Waiting(clock, 20), Waiting(clock, 5)
     before = torch.get_num_threads()
     result = profile(
         {"slow": slow, "fast": fast}, torch.zeros(1, 2), batches=(1, 3), rounds=5, threads=2
@@ -151,10 +157,9 @@ def test_latency_of_known_times() -> None:
     for row, expected in zip(result.rows, (20, 5), strict=True):
         assert list(row.latency) == [1, 3]
         for each in row.latency.values():
-            assert expected <= each.median <= each.p90
-            assert each.median < expected + 10
+            assert (each.median, each.p90) == pytest.approx((expected, expected))
     assert result.rows[0].latency[1].speedup == 1.0
-    assert 1.5 < result.rows[1].latency[3].speedup < 4.1
+    assert result.rows[1].latency[3].speedup == pytest.approx(4.0)
     # Three to warm up and five rounds at each size, in eval and inference mode; one counts macs.
     timed = [(1, False, True, 2)] * 8 + [(3, False, True, 2)] * 8
     assert fast.seen[:16] == timed
@@ -359,4 +364,3 @@ def test_threads_and_modes_are_put_back_after_a_failure() -> None:
         profile({"dense": model}, torch.zeros(1, 3), rounds=1, threads=before + 1)
     assert torch.get_num_threads() == before
     assert model.training
-    assert profile_module.WARM_UP == 3

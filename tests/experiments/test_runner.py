@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 import torch
 
+import biprune
 from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
@@ -60,6 +61,32 @@ def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
     assert dense is not None
     assert dense.test_accuracy == record.dense_accuracy
     assert not list(tmp_path.glob("unfinished/*"))
+
+
+def test_a_run_is_what_its_spec_says(tmp_path: Path) -> None:
+    fields = {"seed": 3, "scope": "layer", "exclude": ("head",), "settings": {"epochs": 1}}
+    record = Runner(Store(tmp_path)).run(RunSpec(**TINY, method="omp", sparsity=0.5, **fields))
+    assert record is not None
+    data = biprune.load_data("digits", seed=3, subset=200)
+    model = biprune.create_model("resnet8", seed=3, in_channels=1, width=2)
+    dense = biprune.train(model, data, epochs=2, seed=3)
+    options = {"sparsity": 0.5, "scope": "layer", "exclude": "head", "epochs": 1}
+    ticket = biprune.prune(dense, data, "omp", seed=3, **options)
+    assert (record.test_accuracy, record.dense_accuracy) == (ticket.accuracy, dense.accuracy)
+    assert record.layers == {n: (c.kept, c.total) for n, c in ticket.masks.per_layer().items()}
+    assert record.weight_sparsity == ticket.masks.weight_sparsity
+    assert [e.get("loss") for e in record.history] == [e.get("loss") for e in ticket.history]
+
+
+def test_what_another_process_runs_is_waited_for(tmp_path: Path) -> None:
+    mine, theirs = spec("gmp", 0.5), spec("omp", 0.5)
+    store = Store(tmp_path)
+    Runner(store).run(mine.dense_spec)
+    lock = store.lock(theirs)
+    lock.acquire()
+    assert Runner(store).run(theirs, wait=False) is None
+    freeing = Runner(store, progress=lambda spec, event: lock.release(force=True))
+    assert [record.spec for record in sweep([theirs, mine], freeing)] == [mine, theirs]
 
 
 def test_what_is_recorded_is_not_run_again(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import itertools
+import math
 from typing import Any
 
 import pytest
@@ -205,6 +206,15 @@ def test_couple_gamma_decays_theta_by_gamma() -> None:
     assert torch.allclose(opt.theta["weight"], expected)
 
 
+def test_couple_gamma_with_frozen_weights() -> None:
+    model, c = linear_problem([2.0, 1.0], [0.5, 0.0])
+    settings = {"couple_gamma": True, "freeze_pruned": True, "momentum": 0.0, "gamma": 3.0}
+    opt = BiLevelOptimizer(model, 0.5, lr=0.1, **settings)
+    backward(model, c)
+    opt.lower_step()
+    assert opt.theta["weight"][0].tolist() == pytest.approx([2.0 - 0.1 * (0.5 + 3 * 2.0), 1.0])
+
+
 def test_frozen_weights_come_back_as_they_were() -> None:
     """What is pruned neither decays nor drifts by the momentum it had."""
     model, c = linear_problem([2.0, 1.0], [1.0, 2.0])
@@ -242,22 +252,27 @@ def test_adam_moves_scores_by_the_sign_of_a_steady_gradient() -> None:
 
 def test_relaxed_mask_and_clamped_scores() -> None:
     model, c = linear_problem([2.0, 1.0], [1.0, 1.0])
-    opt = BiLevelOptimizer(model, 0.5, score_lr=1.0, implicit_mask="scores", clamp_scores=True)
+    relaxed = {"implicit_mask": "scores", "clamp_scores": True}
+    opt = BiLevelOptimizer(model, 0.5, score_lr=0.5, gamma=2.0, **relaxed)
     backward(model, c)
     opt.upper_step()
-    # Scores (2, 1) less (theta - scores * c) c = 0, then clamped to [0, 1].
-    assert opt.scores["weight"].tolist() == [[1.0, 1.0]]
+    # Scores (2, 1) less half of (theta - scores * c / 2) c = (1, 0.5), clamped to [0, 1].
+    assert opt.scores["weight"].tolist() == [[1.0, 0.75]]
     assert opt.masks["weight"].tolist() == [[True, False]]
 
 
 @pytest.mark.parametrize("scale", [1024.0, torch.tensor(1024.0)])
+@pytest.mark.parametrize("steps", [("lower_step", "upper_step"), ("step",)])
 def test_a_loss_scale_is_removed_before_either_step(
-    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], scale: float | Tensor
+    conv_net: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    steps: tuple[str, ...],
+    scale: float | Tensor,
 ) -> None:
     plain = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
     scaled = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
     for batch in batches:
-        for step in ("lower_step", "upper_step"):
+        for step in steps:
             plain.zero_grad()
             classification_loss(plain.model, batch).backward()
             assert getattr(plain, step)()
@@ -372,12 +387,39 @@ def test_batch_schemes() -> None:
     assert scheme("reverse", 2) == [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
 
 
-@pytest.mark.parametrize("name", ["different", "same", "reverse"])
-def test_every_scheme_costs_two_passes_an_iteration(
-    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], name: str
+def test_the_published_run_by_hand(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
 ) -> None:
-    ticket = biprune.prune(conv_net, batches, "bip-paper", sparsity=0.5, epochs=3, batches=name)
-    assert ticket.cost.forward_passes == ticket.cost.backward_passes == 2 * 4 * 3
+    """Algorithm A1 on both schedules and batches, against the reference."""
+    model, data = conv_net.double(), [(images.double(), labels) for images, labels in batches]
+    rates = {"lr": 0.05, "score_lr": 10.0, "score_schedule": "constant", "warmup_epochs": 1.0}
+    ticket = biprune.prune(model, data, BiP.paper(epochs=2, **rates), sparsity=0.8)
+    settings = {"gamma": 1.0, "momentum": 0.9, "weight_decay": 5e-4, "lr": 0.0, "score_lr": 0.0}
+    start = copy.deepcopy(model).train()
+    reference = ReferenceBiP(start, list(ticket.masks), 0.8, None, **settings)
+    first = reference.mask
+    pairs = [(0, 1), (2, 3), (1, 0), (3, 2)] * 2  # lower and upper: each pass swaps them
+    for number, (lower, upper) in enumerate(pairs):
+        warm, done = min(1.0, number / 4), number / 8
+        reference.lr = 0.05 * warm * (1 + math.cos(math.pi * done)) / 2
+        reference.score_lr = 10.0 * warm
+        reference.lower(data[lower])
+        reference.upper(data[upper])
+    assert any(not torch.equal(first[name], reference.mask[name]) for name in first)
+    for name, mask in ticket.masks.items():
+        assert torch.equal(mask.double(), reference.mask[name])
+        z = reference.mask[name] * reference.theta[name]
+        assert torch.allclose(ticket.model.get_parameter(name), z, atol=1e-10)
+
+
+def test_random_scores_follow_the_seed(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
+) -> None:
+    method = BiP.paper(epochs=1, score_init="random", score_lr=0.0)
+    one, other = (
+        biprune.prune(conv_net, batches, method, sparsity=0.5, seed=seed).masks for seed in (0, 1)
+    )
+    assert one.overlap(other) == pytest.approx(1 / 3, abs=0.08)  # of independent halves
 
 
 @pytest.mark.parametrize(("shape", "power"), [("cubic", 3), ("linear", 1)])
@@ -443,6 +485,40 @@ def test_scaling_keeps_a_retraining() -> None:
     method = BiP(epochs=100, retrain_epochs=10, warmup_epochs=20, rewind_epoch=1).scaled(2)
     assert (method.epochs, method.retrain_epochs, method.warmup_epochs) == (2, 1, 0.4)
     assert BiP().scaled(2).retrain_epochs == 0
+
+
+def test_retraining_is_training_under_the_found_mask(
+    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], same_state
+) -> None:
+    settings = {"momentum": 0.5, "weight_decay": 0.01}
+    found = biprune.prune(conv_net, batches, BiP(epochs=1, **settings), sparsity=0.5)
+    method = BiP(epochs=1, retrain_epochs=2, retrain_lr=0.03, **settings)
+    again = biprune.prune(conv_net, batches, method, sparsity=0.5)
+    settings |= {"epochs": 2, "lr": 0.03, "nesterov": True}
+    wanted = biprune.train(found.model, batches, masks=found.masks, **settings)
+    assert again.masks == found.masks
+    assert same_state(again.model, wanted.model)
+    assert again.cost.backward_passes == method.data_passes(0.5) * len(batches) == 3 * len(batches)
+
+
+def test_the_optimizer_prunes_what_it_is_offered(conv_net: nn.Module) -> None:
+    offered = {
+        "conv2.weight": {"include": "conv2"},
+        "conv1.weight conv2.weight": {"exclude": "head"},
+    }
+    for names, chosen in offered.items():
+        opt = biprune.BiPOptimizer(copy.deepcopy(conv_net), 0.5, **chosen)
+        assert list(opt.masks) == names.split()
+        everything = {"include": None, "exclude": None, "allow_empty": False}
+        assert opt.ticket().chosen == everything | chosen
+    conv_net.get_parameter("conv1.weight").data.mul_(100)
+    for scope, counts in (("layer", [3, 6]), ("global", [6, 3])):
+        opt = biprune.BiPOptimizer(copy.deepcopy(conv_net), 0.5, "filter", scope=scope)
+        assert [count.kept for count in opt.masks.per_layer().values()] == counts
+    inputs = torch.zeros(2, 1, 8, 8)
+    grouped = {"structure": "group", "budget": {"macs": 0.5}, "example_input": inputs}
+    opt = biprune.BiPOptimizer(copy.deepcopy(conv_net), round_to=3, **grouped)
+    assert all(count.kept % 3 == 0 for count in opt.masks.per_layer().values())
 
 
 def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]) -> None:

@@ -446,11 +446,3 @@ def test_the_papers_settings_stay_under_changes() -> None:
 
 def test_the_optimizer_has_the_papers_settings_by_default() -> None:
     assert biprune.BiPOptimizer(nn.Linear(4, 2), 0.5).settings == BiP.paper().levels()
-
-
-def test_by_default_one_gradient_moves_both_levels() -> None:
-    method = BiP(epochs=4)
-    assert METHODS["bip"] is BiP
-    assert (method.passes, method.follow_weights, method.implicit_gradient) == (1, True, False)
-    assert method.data_passes(0.9) == 4
-    assert method.settings_version > BiP.paper().settings_version

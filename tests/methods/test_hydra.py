@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -10,6 +12,7 @@ from biprune.loop import Passes, Setup
 from biprune.methods.base import Start, Target
 from biprune.methods.hydra import HydraAlgorithm
 from biprune.structure import get_structure
+from linear_loss import linear_problem
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -72,6 +75,23 @@ def test_one_score_step_by_hand() -> None:
     # s - 0.1 sign(s) theta g: 2 - 0.1 * 6, -1 + 0.1 * 1, 0.5 - 0.1 * 4.
     assert torch.allclose(hydra.scores["weight"], torch.tensor([[1.4, -0.9, 0.1]]))
     assert hydra.masked.masks["weight"].tolist() == [[True, True, False]]
+
+
+def test_scores_follow_sgd_on_the_schedule() -> None:
+    model, c = linear_problem([2.0, -1.0, 0.5], [3.0, -1.0, 8.0])
+    theta = model.weight.detach().clone()
+    sgd = {"momentum": 0.9, "weight_decay": 0.01, "nesterov": True}
+    method = biprune.Hydra(score_lr=0.1, **sgd)
+    hydra = HydraAlgorithm(method, Start(model), Target(1 / 3, get_structure("weight")))
+    passes = Passes(model, Setup([c], lambda model, x: model(x).sum()))
+    wanted = theta.clone().requires_grad_()
+    reference = torch.optim.SGD([wanted], lr=0.1, **sgd)
+    for done in (0.0, 0.25, 0.5, 0.75):
+        reference.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * done)) / 2
+        wanted.grad = wanted.detach().sign() * theta * c  # g is c whatever the mask
+        reference.step()
+        hydra.step(passes, (c,), done)
+        torch.testing.assert_close(hydra.scores["weight"], wanted.detach())
 
 
 def test_epochs_are_shared_by_both_stages(conv_net: nn.Module, batches: Batches) -> None:
