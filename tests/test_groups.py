@@ -7,10 +7,10 @@ import torch
 
 from biprune.groups import Groups, Slice
 from biprune.masks import Masks
-from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import parameter_names
 from biprune.selection import Selector
 from hand_groups import TwoGroups, rows, two_groups
+from levels import bilevel
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -92,7 +92,7 @@ def test_json_gives_the_same_structure_back() -> None:
 def test_one_score_a_unit_moved_by_its_gates() -> None:
     torch.manual_seed(0)
     model = TwoGroups()
-    opt = BiLevelOptimizer(model, 0.25, two_groups(), score_lr=0.5, momentum=0.0, gamma=2.0)
+    opt = bilevel(model, 0.25, two_groups(), score_lr=0.5, momentum=0.0, gamma=2.0)
     before = {name: score.clone() for name, score in opt.scores.items()}
     theta = {name: value.clone() for name, value in opt.theta.items()}
     masks = dict(opt.masks)
@@ -113,13 +113,13 @@ def test_one_score_a_unit_moved_by_its_gates() -> None:
 
 def test_scores_of_groups_are_not_clamped() -> None:
     with pytest.raises(ValueError, match="`clamp_scores` is for masks of weights"):
-        BiLevelOptimizer(TwoGroups(), 0.5, two_groups(), clamp_scores=True)
+        bilevel(TwoGroups(), 0.5, two_groups(), clamp_scores=True)
 
 
 def test_a_pruned_unit_emits_exactly_zero_in_training() -> None:
     torch.manual_seed(0)
     model = TwoGroups()
-    opt = BiLevelOptimizer(model, 0.5, two_groups())
+    opt = bilevel(model, 0.5, two_groups())
     model(torch.randn(6, 3, 2, 2)).sum().backward()
     opt.lower_step()
     kept = opt.masks.structure.kept_units(opt.masks)["first.weight"]

@@ -9,10 +9,10 @@ from torch.func import functional_call
 
 import biprune
 from biprune.masked import Masked, apply_masks_
-from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import prunable
 from biprune.selection import Selector
 from biprune.structure import get_structure
+from levels import bilevel
 from oracles import central_difference
 
 WEIGHT = get_structure("weight")
@@ -51,7 +51,7 @@ def test_gradients_against_finite_differences(
     """d/dm = theta * g and d/dtheta = m * g through convolution and BatchNorm, in float64."""
     model = conv_net.double()
     images, labels = batches[0][0].double(), batches[0][1]
-    optimizer = BiLevelOptimizer(model, 0.5, implicit_gradient=False)
+    optimizer = bilevel(model, 0.5, implicit_gradient=False)
     nn.functional.cross_entropy(model(images), labels).backward()
 
     name = "conv1.weight"
@@ -72,7 +72,7 @@ def test_gradients_against_finite_differences(
 
 def test_sparse_gradients_are_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
-    optimizer = BiLevelOptimizer(model, 0.5, include="*")
+    optimizer = bilevel(model, 0.5, include="*")
     model(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(ValueError, match=r"gradient of '0\.weight' is sparse"):
         optimizer.lower_step()

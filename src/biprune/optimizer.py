@@ -52,11 +52,12 @@ class BiPOptimizer(BiLevelOptimizer):
         example_input: Inputs | None = None,
         **settings: Any,
     ) -> None:
-        chosen = {"include": include, "exclude": exclude, "allow_empty": allow_empty}
-        self._request = Request(sparsity, structure, scope, budget, round_to, **chosen)
+        self._request = Request(
+            sparsity, structure, scope, budget, round_to, include, exclude, allow_empty
+        )
         target, self.left_out = self._request.target(model, example_input)
         self._inputs = input_fields(example_input)
-        super().__init__(model, target.sparsity, target.structure, **chosen, **settings)
+        super().__init__(model, target, **settings)
 
     def ticket(self) -> Ticket:
         """End the run: the module as it is, with its masks. Accuracy and cost are the caller's."""

@@ -17,6 +17,7 @@ from biprune.methods.base import Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiP, BiPAlgorithm
 from biprune.structure import get_structure
+from levels import bilevel
 from linear_loss import backward, linear_problem
 from oracles import ReferenceBiP, central_difference
 
@@ -32,9 +33,7 @@ def upper_gradient(opt: BiLevelOptimizer, name: str, gradient: Tensor) -> Tensor
 
 def test_one_iteration_by_hand() -> None:
     model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
-    opt = BiLevelOptimizer(
-        model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0
-    )
+    opt = bilevel(model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0)
     assert model.weight.tolist() == [[3.0, 0.0, 2.0]]
     backward(model, c)
     opt.lower_step()
@@ -56,7 +55,7 @@ def test_upper_gradient_is_exact_for_a_linear_loss(gamma: float) -> None:
     mask = torch.tensor([[1.0, 1.0, 0.0, 1.0]], dtype=torch.float64)
     solution = -(mask * c) / gamma
     model, inputs = linear_problem(solution[0].tolist(), c[0].tolist())
-    opt = BiLevelOptimizer(model, 0.25, gamma=gamma)
+    opt = bilevel(model, 0.25, gamma=gamma)
     assert opt.masks["weight"].double().equal(mask)
     backward(model, inputs)
     (gradient,) = opt._masked.gradients().values()
@@ -91,7 +90,7 @@ def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
     truth = central_difference(lambda m: loss(m * solve(m)), mask, 1e-5)
     theta = solve(mask)
     model = nn.Linear(6, 1, bias=False).double()
-    opt = BiLevelOptimizer(model, 1 / 6, gamma=gamma)
+    opt = bilevel(model, 1 / 6, gamma=gamma)
     opt.theta["weight"].copy_(theta[None])
     opt._masked.set_masks(type(opt.masks)({"weight": mask[None].bool()}, get_structure("weight")))
     z = (mask * theta).requires_grad_()
@@ -102,8 +101,8 @@ def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
 
 def test_gamma_to_infinity_is_the_direct_gradient() -> None:
     model, c = linear_problem([1.0, -2.0, 3.0, 4.0], [0.3, 0.5, -0.7, 1.1])
-    far = BiLevelOptimizer(copy.deepcopy(model), 0.5, gamma=1e300)
-    direct = BiLevelOptimizer(copy.deepcopy(model), 0.5, implicit_gradient=False)
+    far = bilevel(copy.deepcopy(model), 0.5, gamma=1e300)
+    direct = bilevel(copy.deepcopy(model), 0.5, implicit_gradient=False)
     for opt in (far, direct):
         backward(opt.model, c)
         assert (opt.implicit_ratio() == 0.0) == (opt is direct)
@@ -113,7 +112,7 @@ def test_gamma_to_infinity_is_the_direct_gradient() -> None:
 
 def test_implicit_ratio_by_hand() -> None:
     model, c = linear_problem([2.0, 0.5], [3.0, 4.0])
-    opt = BiLevelOptimizer(model, 0.5, gamma=2.0)
+    opt = bilevel(model, 0.5, gamma=2.0)
     backward(model, c)
     # Implicit m c c / gamma = (4.5, 0); direct theta c = (6, 2).
     assert opt.implicit_ratio() == pytest.approx(4.5 / 40**0.5)
@@ -121,7 +120,7 @@ def test_implicit_ratio_by_hand() -> None:
 
 @pytest.mark.parametrize("init", ["magnitude", "hydra", "random"])
 def test_theta_and_scores_never_share_storage(conv_net: nn.Module, init: str) -> None:
-    opt = BiLevelOptimizer(conv_net, 0.5, score_init=init)  # pyright: ignore[reportArgumentType]
+    opt = bilevel(conv_net, 0.5, score_init=init)  # pyright: ignore[reportArgumentType]
     for name, weight in opt._masked.weights.items():
         pointers = {t.data_ptr() for t in (weight, opt.theta[name], opt.scores[name])}
         assert len(pointers) == 3
@@ -133,10 +132,10 @@ def test_theta_and_scores_never_share_storage(conv_net: nn.Module, init: str) ->
 def test_score_inits(conv_net: nn.Module) -> None:
     theta = conv_net.get_parameter("conv2.weight").detach().clone()
     bound = (6 / (6 * 9)) ** 0.5
-    hydra = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="hydra").scores
+    hydra = bilevel(copy.deepcopy(conv_net), 0.5, score_init="hydra").scores
     assert torch.allclose(hydra["conv2.weight"], bound * theta.abs() / theta.abs().max())
-    random = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
-    again = BiLevelOptimizer(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
+    random = bilevel(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
+    again = bilevel(copy.deepcopy(conv_net), 0.5, score_init="random", seed=3).scores
     assert torch.equal(random["conv2.weight"], again["conv2.weight"])
     assert 0 <= random["conv2.weight"].min() < random["conv2.weight"].max() <= bound
 
@@ -177,7 +176,7 @@ def test_many_iterations_against_the_reference(
     reference = ReferenceBiP(
         copy.deepcopy(model), list(target.weights(model)), 0.5, target.structure.dim, **settings
     )
-    opt = BiLevelOptimizer(model, 0.5, structure, **settings)
+    opt = bilevel(model, 0.5, structure, **settings)
     stream = itertools.cycle([(images.double(), labels) for images, labels in batches])
     first = opt.masks
     for _ in range(6):
@@ -198,7 +197,7 @@ def test_many_iterations_against_the_reference(
 
 def test_couple_gamma_decays_theta_by_gamma() -> None:
     model, c = linear_problem([2.0, 1.0], [0.5, 0.0])
-    opt = BiLevelOptimizer(model, 0.5, lr=0.1, gamma=3.0, momentum=0.0, couple_gamma=True)
+    opt = bilevel(model, 0.5, lr=0.1, gamma=3.0, momentum=0.0, couple_gamma=True)
     backward(model, c)
     opt.lower_step()
     # theta - 0.1 (m c + 3 theta), for the pruned weight too.
@@ -209,7 +208,7 @@ def test_couple_gamma_decays_theta_by_gamma() -> None:
 def test_couple_gamma_with_frozen_weights() -> None:
     model, c = linear_problem([2.0, 1.0], [0.5, 0.0])
     settings = {"couple_gamma": True, "freeze_pruned": True, "momentum": 0.0, "gamma": 3.0}
-    opt = BiLevelOptimizer(model, 0.5, lr=0.1, **settings)
+    opt = bilevel(model, 0.5, lr=0.1, **settings)
     backward(model, c)
     opt.lower_step()
     assert opt.theta["weight"][0].tolist() == pytest.approx([2.0 - 0.1 * (0.5 + 3 * 2.0), 1.0])
@@ -219,7 +218,7 @@ def test_frozen_weights_come_back_as_they_were() -> None:
     """What is pruned neither decays nor drifts by the momentum it had."""
     model, c = linear_problem([2.0, 1.0], [1.0, 2.0])
     settings = {"lr": 0.1, "momentum": 0.5, "weight_decay": 0.1, "freeze_pruned": True}
-    opt = BiLevelOptimizer(model, 0.0, score_lr=0.0, **settings)
+    opt = bilevel(model, 0.0, score_lr=0.0, **settings)
     for sparsity in (0.5, 0.5, 0.0):  # each is that of the mask after the step
         backward(model, c)
         opt.sparsity = sparsity
@@ -240,9 +239,7 @@ def test_frozen_weights_come_back_as_they_were() -> None:
 
 def test_adam_moves_scores_by_the_sign_of_a_steady_gradient() -> None:
     model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
-    opt = BiLevelOptimizer(
-        model, 1 / 3, score_lr=0.25, score_optimizer="adam", implicit_gradient=False
-    )
+    opt = bilevel(model, 1 / 3, score_lr=0.25, score_optimizer="adam", implicit_gradient=False)
     for _ in range(3):  # theta * g is (3, -2, -2) throughout: the upper level leaves theta alone
         backward(model, c)
         opt.upper_step()
@@ -253,7 +250,7 @@ def test_adam_moves_scores_by_the_sign_of_a_steady_gradient() -> None:
 def test_relaxed_mask_and_clamped_scores() -> None:
     model, c = linear_problem([2.0, 1.0], [1.0, 1.0])
     relaxed = {"implicit_mask": "scores", "clamp_scores": True}
-    opt = BiLevelOptimizer(model, 0.5, score_lr=0.5, gamma=2.0, **relaxed)
+    opt = bilevel(model, 0.5, score_lr=0.5, gamma=2.0, **relaxed)
     backward(model, c)
     opt.upper_step()
     # Scores (2, 1) less half of (theta - scores * c / 2) c = (1, 0.5), clamped to [0, 1].
@@ -269,8 +266,8 @@ def test_a_loss_scale_is_removed_before_either_step(
     steps: tuple[str, ...],
     scale: float | Tensor,
 ) -> None:
-    plain = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
-    scaled = BiLevelOptimizer(copy.deepcopy(conv_net), 0.8)
+    plain = bilevel(copy.deepcopy(conv_net), 0.8)
+    scaled = bilevel(copy.deepcopy(conv_net), 0.8)
     for batch in batches:
         for step in steps:
             plain.zero_grad()
@@ -288,7 +285,7 @@ def test_a_loss_scale_is_removed_before_either_step(
 
 def test_an_overflow_under_a_loss_scale_skips_the_step() -> None:
     model, c = linear_problem([2.0, 1.0], [1.0, 1.0])
-    opt = BiLevelOptimizer(model, 0.5)
+    opt = bilevel(model, 0.5)
     for step in (opt.lower_step, opt.upper_step):
         backward(model, c * torch.inf)
         assert not step(loss_scale=8.0)
@@ -474,7 +471,7 @@ def test_a_gamma_that_nothing_uses_is_refused() -> None:
 
 @pytest.mark.parametrize("name", ["follow_weights", "freeze_pruned"])
 def test_a_state_of_another_kind_is_refused(conv_net: nn.Module, name: str) -> None:
-    one, other = (BiLevelOptimizer(conv_net, 0.5, **{name: value}) for value in (True, False))
+    one, other = (bilevel(conv_net, 0.5, **{name: value}) for value in (True, False))
     state = one.state_dict()
     with pytest.raises(ValueError, match=f"of an optimizer with {name}=True, .* with False"):
         other.load_state_dict(state)
@@ -572,7 +569,7 @@ def test_bad_settings(
 def test_an_interrupted_step_leaves_no_gradient_in_the_weights(
     conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    opt = BiLevelOptimizer(conv_net, 0.8)
+    opt = bilevel(conv_net, 0.8)
 
     def interrupted() -> None:
         raise KeyboardInterrupt
@@ -671,9 +668,7 @@ def test_one_pass_by_hand() -> None:
 def test_both_levels_by_hand_from_one_backward() -> None:
     """A lower step leaves the gradient whole, so that an upper step may follow on it."""
     model, c = linear_problem([3.0, -1.0, 2.0], [1.0, 2.0, -1.0])
-    opt = BiLevelOptimizer(
-        model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0
-    )
+    opt = bilevel(model, 1 / 3, lr=0.5, score_lr=1.0, gamma=2.0, momentum=0.0, weight_decay=0.0)
     backward(model, c)
     opt.lower_step()
     opt.upper_step()

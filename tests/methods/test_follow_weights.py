@@ -22,6 +22,7 @@ from biprune.methods.base import Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.structure import Scope, get_structure
 from hand_groups import TwoGroups, two_groups
+from levels import bilevel
 from linear_loss import backward, linear_problem
 from oracles import ReferenceBiP, stable_top_k, top_k_with_floor
 
@@ -82,7 +83,7 @@ def test_in_one_pass_the_mask_is_of_the_theta_that_the_step_leaves() -> None:
     """Without a rate of their own the scores stay 0, and masks are those of magnitudes."""
     model, c = linear_problem([2.0, 1.75, 1.5], [2.0, 0.0, 0.0])
     settings = {"momentum": 0.0, "weight_decay": 0.0, "follow_weights": True}
-    opt = BiLevelOptimizer(model, 1 / 3, lr=0.5, score_lr=0.0, **settings)
+    opt = bilevel(model, 1 / 3, lr=0.5, score_lr=0.0, **settings)
     backward(model, c)
     opt.step()
     assert not opt.scores["weight"].any()
@@ -94,7 +95,7 @@ def test_closed_form_for_a_linear_loss() -> None:
     start, g = [2.0, -3.0, 1.5, 0.25], [0.5, -0.25, -1.0, 0.125]
     lr, score_lr, count = 1 / 8, 1 / 32, 8
     model, c = linear_problem(start, g)
-    opt = BiLevelOptimizer(
+    opt = bilevel(
         model,
         0.25,
         lr=lr,
@@ -142,7 +143,7 @@ def test_many_steps_against_the_reference(
     prunable = list(target.weights(model))
     start = {name: model.get_parameter(name).detach().abs() for name in prunable}
     reference = ReferenceBiP(copy.deepcopy(model), prunable, 0.0, target.structure.dim, **settings)
-    opt = BiLevelOptimizer(model, 0.0, structure, **settings)
+    opt = bilevel(model, 0.0, structure, **settings)
     stream, mattered = cycle(doubled(batches)), set[str]()
     for number in range(24):
         opt.sparsity = reference.sparsity = (1 + number // 6) / 6  # exact shares of 6 and 12
@@ -217,7 +218,7 @@ def test_filters_by_brute_force(
 ) -> None:
     """|theta| + scores of each weight first, then the norm of what is positive in a filter."""
     settings = {"lr": 0.1, "score_lr": 100.0, "follow_weights": True}
-    opt = BiLevelOptimizer(conv_net.double(), 0.5, "filter", scope=scope, **settings)
+    opt = bilevel(conv_net.double(), 0.5, "filter", scope=scope, **settings)
     stream = cycle(doubled(batches))
     for _ in range(5):
         for step in steps:
@@ -235,9 +236,7 @@ def test_groups_by_brute_force(scope: Scope, steps: tuple[str, ...]) -> None:
     """The norm of a unit's filters, and one score moved by the sum over its gates."""
     rate = 3.0
     settings = {"lr": 0.2, "score_lr": rate, "momentum": 0.0, "implicit_gradient": False}
-    opt = BiLevelOptimizer(
-        small_net(0), 0.25, two_groups(scope=scope), follow_weights=True, **settings
-    )
+    opt = bilevel(small_net(0), 0.25, two_groups(scope=scope), follow_weights=True, **settings)
     scores = {"first.weight": [0.0] * 8, "second.weight": [0.0] * 12}
     others = []
     for number, batch in enumerate(small_batches(12)):
@@ -327,7 +326,7 @@ def test_a_loaded_state_goes_on_bit_for_bit(grouped: bool, steps: tuple[str, ...
 
     def start(seed: int, sparsity: float) -> BiLevelOptimizer:
         structure = two_groups() if grouped else "weight"
-        return BiLevelOptimizer(small_net(seed), sparsity, structure, **settings)
+        return bilevel(small_net(seed), sparsity, structure, **settings)
 
     data = small_batches(12)
     first = start(0, 0.25)
@@ -356,14 +355,14 @@ def same(one: Mapping[str, Tensor], other: Mapping[str, Tensor]) -> bool:
 
 
 def test_nothing_shares_storage(conv_net: nn.Module) -> None:
-    opt = BiLevelOptimizer(conv_net, 0.5, follow_weights=True)
+    opt = bilevel(conv_net, 0.5, follow_weights=True)
     held = [opt._masked.weights, opt.theta, opt.scores, opt._ranked()]
     pointers = {tensor.data_ptr() for tensors in held for tensor in tensors.values()}
     assert len(pointers) == 4 * len(opt.theta)
 
 
 def optimizer(**settings: Any) -> BiLevelOptimizer:
-    return BiLevelOptimizer(nn.Linear(4, 2), 0.5, **settings)
+    return bilevel(nn.Linear(4, 2), 0.5, **settings)
 
 
 @pytest.mark.parametrize(

@@ -27,9 +27,7 @@ from biprune.masks import Masks
 from biprune.methods.base import Target
 from biprune.methods.level_settings import LevelSettings
 from biprune.methods.scores import initial_scores, make_score_optimizer
-from biprune.parameters import Patterns
 from biprune.sgd import MaskedSGD, unscale_
-from biprune.structure import Scope, Structure, get_structure
 
 
 class BiLevelOptimizer:
@@ -37,30 +35,18 @@ class BiLevelOptimizer:
 
     After a backward call `lower_step`, `upper_step`, or `step` for both. Everything trainable that
     is not prunable (norms, biases) is trained dense at the lower level. `sparsity` may be changed
-    between steps; the next selection is by it. While `redraws` is False the mask stays as it is.
-    `settings` are the fields of `LevelSettings`.
+    between steps, beginning with that of `target`; the next selection is by it. While `redraws` is
+    False the mask stays as it is. `seed` is that of random scores, `settings` are the fields of
+    `LevelSettings`.
     """
 
-    def __init__(
-        self,
-        model: nn.Module,
-        sparsity: float,
-        structure: str | Structure = "weight",
-        *,
-        scope: Scope | None = None,
-        include: Patterns = None,
-        exclude: Patterns = None,
-        allow_empty: bool = False,
-        seed: int = 0,
-        **settings: Any,
-    ) -> None:
+    def __init__(self, model: nn.Module, target: Target, *, seed: int = 0, **settings: Any) -> None:
         how = LevelSettings(**settings)
         self.model = model
         self.settings = how
-        self.sparsity = sparsity
+        self.sparsity = target.sparsity
         self.redraws = True
         self.seed = seed
-        target = Target(sparsity, get_structure(structure, scope), include, exclude, allow_empty)
         weights = target.weights(model)
         scores = initial_scores(weights, how.score_init, seed)
         self._groups = target.structure if isinstance(target.structure, Groups) else None
@@ -71,7 +57,7 @@ class BiLevelOptimizer:
             scores = self._groups.pool(scores)
         self.scores = side_by_side(scores)
         self._select = target.selector(weights if self._groups else None)
-        masks = self._select(self.scores, sparsity)
+        masks = self._select(self.scores, self.sparsity)
         if how.follow_weights:  # it was |theta| that chose; from now on |theta| + scores does
             for score in self.scores.values():
                 score.zero_()

@@ -209,16 +209,9 @@ class BiPAlgorithm:
     def __init__(self, method: BiP, start: Start, setup: Setup, target: Target) -> None:
         self._method = method
         self._target = target
-        self.optimizer = BiLevelOptimizer(
-            start.model,
-            self._sparsity(0.0),
-            target.structure,
-            include=target.include,
-            exclude=target.exclude,
-            allow_empty=target.allow_empty,
-            seed=setup.seed,
-            **asdict(method.levels()),
-        )
+        begin = replace(target, sparsity=self._sparsity(0.0))
+        levels = asdict(method.levels())
+        self.optimizer = BiLevelOptimizer(start.model, begin, seed=setup.seed, **levels)
         self._lower_lr = method.recipe().lr_schedule()
         self._upper_lr = replace(self._lower_lr, shape=method.score_schedule)
         self._last_masks = self.optimizer.masks

@@ -1,0 +1,25 @@
+"""The optimizer of both levels, by a sparsity and a structure alone."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from torch import nn
+
+from biprune.methods.base import Target
+from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.parameters import Patterns
+from biprune.structure import Scope, Structure, get_structure
+
+
+def bilevel(
+    model: nn.Module,
+    sparsity: float,
+    structure: str | Structure = "weight",
+    *,
+    scope: Scope | None = None,
+    include: Patterns = None,
+    **settings: Any,
+) -> BiLevelOptimizer:
+    target = Target(sparsity, get_structure(structure, scope), include)
+    return BiLevelOptimizer(model, target, **settings)
