@@ -21,5 +21,6 @@ def bilevel(
     include: Patterns = None,
     **settings: Any,
 ) -> BiLevelOptimizer:
-    target = Target(sparsity, get_structure(structure, scope), include)
-    return BiLevelOptimizer(model, target, **settings)
+    if isinstance(structure, str):
+        structure = get_structure(structure, scope)
+    return BiLevelOptimizer(model, Target(sparsity, structure, include), **settings)

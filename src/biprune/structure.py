@@ -123,10 +123,9 @@ UNITS = {
 }
 
 
-def get_structure(structure: str | Structure, scope: Scope | None = None) -> Structure:
+def get_structure(name: str, scope: Scope | None = None) -> Structure:
     """Look a structure up by name; `scope` overrides how its units compete."""
-    if isinstance(structure, str):
-        structure = blocks(structure) or _by_name(structure)
+    structure = blocks(name) or _by_name(name)
     if scope is None:
         return structure
     check_choice("scope", scope, get_args(Scope))
