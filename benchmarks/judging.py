@@ -10,7 +10,7 @@ Differences whose one-sided 95 % bound is above zero are bold.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import pairwise
 from statistics import fmean
 
@@ -35,14 +35,15 @@ def ahead(one: Pick, other: Pick, sparsities: Sequence[float], *, margin: float 
     """Whether `one` is more accurate, or would be with `margin` points more."""
 
     def check(runs: Runs) -> Finding:
-        found = {s: _paired(one(runs, s), other(runs, s)) for s in sparsities}
+        found = {s: less(one(runs, s), other(runs, s)) for s in sparsities}
         numbers = [f"{percent_of(s)}: {_shown(paired)}" for s, paired in found.items() if paired]
         return ", ".join(numbers), _verdict({s: _outcome(p, margin) for s, p in found.items()})
 
     return check
 
 
-def _paired(ours: list[RunRecord], theirs: list[RunRecord]) -> Difference | None:
+def less(ours: Iterable[RunRecord], theirs: Iterable[RunRecord]) -> Difference | None:
+    """How much more accurate some runs are than others, paired by seed; None if they share none."""
     return difference(sample_of(ours), sample_of(theirs))
 
 

@@ -13,8 +13,7 @@ from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
 from biprune.report.formatting import points
 from biprune.report.labels import described
-from biprune.report.verdict import Difference, difference
-from judging import FEWEST_SEEDS
+from judging import FEWEST_SEEDS, less
 from laptop_runs import shown
 
 SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
@@ -50,15 +49,11 @@ def _change(spec: RunSpec, usual_epochs: int) -> str:
 def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
     if not change:
         return shown(sample_of(runs))
-    paired = _paired(runs, default)
+    paired = less(runs, default)
     if paired is None:
         return "-"
     error = paired.error if paired.n >= FEWEST_SEEDS else None  # two say nothing of the spread
     return f"{points(paired.mean, error)} ({paired.n})"
-
-
-def _paired(runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> Difference | None:
-    return difference(sample_of(runs), sample_of(default))
 
 
 def _pooled(runs: Mapping[tuple[str, str], list[RunRecord]]) -> Iterator[str]:
@@ -69,7 +64,7 @@ def _pooled(runs: Mapping[tuple[str, str], list[RunRecord]]) -> Iterator[str]:
     """
     for data, name in SCALES.items():
         changed = (found for (change, place), found in runs.items() if change and place == data)
-        paired = [_paired(found, runs[NO_CHANGE, data]) for found in changed]
+        paired = [less(found, runs[NO_CHANGE, data]) for found in changed]
         errors = [p.error for p in paired if p is not None and p.error is not None and p.n == 2]
         if errors:
             error = median(errors) / NormalDist().inv_cdf(0.75)
