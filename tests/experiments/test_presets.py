@@ -12,7 +12,14 @@ from torch import nn
 
 from biprune.data import DATASETS, load_data
 from biprune.experiments.presets import PRESETS, get_preset
-from biprune.experiments.presets.estimate import Estimate, estimate, training_images
+from biprune.experiments.presets.estimate import (
+    DATA_SIZES,
+    Estimate,
+    Speed,
+    estimate,
+    macs_of_an_image,
+    training_images,
+)
 from biprune.experiments.presets.evidence import MORE_STUDY_SEEDS
 from biprune.experiments.presets.scales import LADDER, SIZES, Scale, part
 from biprune.experiments.spec import RunSpec
@@ -299,26 +306,48 @@ def test_an_estimate_by_hand() -> None:
         for sparsity, stops in ((0.2, []), (0.36, [0.2]))
     ]
     # One dense run, two passes an epoch, IMP's two rounds in one run; 30 of 300 are cut off.
-    assert estimate([bip, bip, *imp]) == Estimate(2, 1, 2 + 6 + 10, 18 * 270)
+    macs = macs_of_an_image(bip)
+    assert estimate([bip, bip, *imp]) == Estimate(2, 1, 2 + 6 + 10, 18 * 270, 18 * 270 * macs)
     whole = RunSpec(**common, method="train")
-    assert estimate([whole]) == Estimate(0, 1, 2, 2 * (1438 - 144))
-    assert training_images(whole) == sum(len(y) for _, y in load_data("digits").train)
+    assert estimate([whole]) == Estimate(0, 1, 2, 2 * 1294, 2 * 1294 * macs)
+    data = load_data("digits")
+    assert training_images(whole) == 1294 == sum(len(y) for _, y in data.train)
+    shape = (data.in_channels, data.image_size, data.num_classes)
+    assert DATA_SIZES["digits"] == (1438, *shape)
     with pytest.raises(ValueError, match="size of 'folder:x' is not known"):
         estimate([RunSpec(model="resnet8", data="folder:x")])
 
 
+def test_the_work_of_an_image_by_hand() -> None:
+    # Convolutions of 3 x 3: the first, two of each stage, where the next has half the pixels; then
+    # the classifier.
+    stages = 32 * 32 * (3 * 16 + 2 * 16 * 16) + 16 * 16 * (16 + 32) * 32 + 8 * 8 * (32 + 64) * 64
+    resnet8 = RunSpec(model="resnet8", data="cifar10")
+    assert macs_of_an_image(resnet8) == 9 * stages + 64 * 10
+    narrow = RunSpec(model="resnet8", data="cifar10", model_options={"width": 8})
+    quarter = 32 * 32 * (3 * 8 - 3 * 4)  # of all but the first layer's input and the classifier
+    assert macs_of_an_image(narrow) == 9 * (stages // 4 + quarter) + 32 * 10
+
+
+@pytest.mark.parametrize("name", [name for name in DATASETS if name != "folder:PATH"])
+def test_the_data_is_known_beforehand(name: str) -> None:
+    assert DATASETS[name].image_size in (DATA_SIZES[name].side, None)
+
+
 @pytest.mark.parametrize(
-    ("images", "text"),
+    ("seconds", "text"),
     [
-        (5, "about a second"),
-        (5_000, "about 50 seconds"),
-        (90_000, "about 15 minutes"),
-        (2_000_000, "about 6 hours"),
-        (10**8, "about 12 days"),
+        (1, "about a second"),
+        (50, "about 50 seconds"),
+        (900, "about 15 minutes"),
+        (20_000, "about 6 hours"),
+        (10**6, "about 12 days"),
+        (10**8, "about 3 years"),
     ],
 )
-def test_durations(images: int, text: str) -> None:
-    assert Estimate(1, 1, 1, images).time(100) == text
+def test_durations(seconds: int, text: str) -> None:
+    half = seconds * 50
+    assert Estimate(1, 1, 1, images=half, macs=2 * half).time(Speed(200, 100)) == text
 
 
 def test_the_document_has_every_preset_and_no_other() -> None:

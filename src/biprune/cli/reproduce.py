@@ -80,10 +80,10 @@ def reproduce_command(
 
 def _print_list(as_json: bool) -> None:
     from biprune.experiments.presets import PRESETS
-    from biprune.experiments.presets.estimate import IMAGES_PER_SECOND, estimate
+    from biprune.experiments.presets.estimate import SPEEDS, estimate
 
     costs = {
-        name: {scale: estimate(preset.specs(scale)) for scale in IMAGES_PER_SECOND}
+        name: {scale: estimate(preset.specs(scale)) for scale in SPEEDS}
         for name, preset in PRESETS.items()
     }
     if as_json:
@@ -98,10 +98,10 @@ def _print_list(as_json: bool) -> None:
         print_json(documents)
         return
     rows = [
-        [name, p.source, p.summary, *(costs[name][s].time(v) for s, v in IMAGES_PER_SECOND.items())]
+        [name, p.source, p.summary, *(costs[name][s].time(v) for s, v in SPEEDS.items())]
         for name, p in PRESETS.items()
     ]
-    print_table(["name", "in the paper", "what it shows", *IMAGES_PER_SECOND], rows)
+    print_table(["name", "in the paper", "what it shows", *SPEEDS], rows)
 
 
 def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:

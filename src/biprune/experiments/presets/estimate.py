@@ -4,46 +4,84 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from functools import cache
+from math import inf
+from typing import Any, NamedTuple
 
+import torch
+
+from biprune.deploy.macs import total_macs
 from biprune.experiments.presets.scales import Scale
 from biprune.experiments.spec import TRAIN, RunSpec, covered_by
+from biprune.models import create_model
 
-TRAINING_IMAGES = {
-    "digits": 1_438,
-    "cifar10": 50_000,
-    "cifar100": 50_000,
-    "fashion_mnist": 60_000,
-    "tiny_imagenet": 100_000,
-    "imagenet": 1_281_167,
+UNITS = {"year": 31_557_600, "day": 86_400, "hour": 3_600, "minute": 60}
+
+
+class DataSize(NamedTuple):
+    """What a data set asks of a network: its training images and their shape."""
+
+    images: int
+    channels: int
+    side: int
+    classes: int
+
+
+DATA_SIZES = {
+    "digits": DataSize(1_438, 1, 8, 10),
+    "cifar10": DataSize(50_000, 3, 32, 10),
+    "cifar100": DataSize(50_000, 3, 32, 100),
+    "fashion_mnist": DataSize(60_000, 1, 28, 10),
+    "tiny_imagenet": DataSize(100_000, 3, 64, 200),
+    "imagenet": DataSize(1_281_167, 3, 224, 1_000),
 }
 
-# Images trained on in a second where the scale is at home. paper: ResNet-18 on a V100, by Table A2
-# (160 epochs of 50,000 images in 69 minutes); laptop: ResNet-20 of 32 x 32 images on two cores;
-# smoke: the digits on one core, most of it the overhead of short runs. Larger images are slower.
-IMAGES_PER_SECOND: dict[Scale, float] = {"paper": 1_900.0, "laptop": 370.0, "smoke": 3_000.0}
+
+class Speed(NamedTuple):
+    """Of training: forward multiply-accumulates a second, and images of a network of no size."""
+
+    macs: float
+    images: float = inf
+
+
+# Where the scale is at home. paper: ResNet-18 on a V100, by Table A2 (160 epochs of 50,000 images
+# in 69 minutes); laptop: ResNet-20 of 32 x 32 images on two cores, 400 a second; smoke: the digits
+# on one core, most of it the overhead of short runs.
+SPEEDS: dict[Scale, Speed] = {
+    "paper": Speed(macs=1.3e12, images=10_000),
+    "laptop": Speed(macs=1.8e10, images=6_000),
+    "smoke": Speed(macs=0.9e10, images=3_000),
+}
 
 
 @dataclass(frozen=True)
 class Estimate:
-    """Runs and the dense runs they start from; passes over the data, and images in all of them.
+    """Runs and the dense runs they start from; what all of them pass over.
 
-    Passes are forward and backward. The few that scoring at initialization takes are not counted,
-    nor is evaluation.
+    Passes are over the data, forward and backward, `images` and `macs`, the multiply-accumulates
+    of their forward, are of all passes. The few passes that scoring at initialization takes are not
+    counted, nor is evaluation.
     """
 
     runs: int
     dense_runs: int
     passes: int
     images: int
+    macs: int
 
-    def time(self, images_per_second: float) -> str:
+    def time(self, speed: Speed) -> str:
         """A rough duration on a machine of that speed.
 
-        >>> Estimate(runs=1, dense_runs=1, passes=40, images=400_000).time(1_000)
-        'about 7 minutes'
+        >>> Estimate(1, 1, passes=40, images=400_000, macs=10**12).time(Speed(macs=1e10))
+        'about 100 seconds'
         """
-        seconds = self.images / images_per_second
-        for unit, length in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
+        seconds = self.macs / speed.macs + self.images / speed.images
+        for unit, length in (
+            ("year", 31_557_600),
+            ("day", 86_400),
+            ("hour", 3_600),
+            ("minute", 60),
+        ):
             if seconds >= 2 * length:
                 return f"about {round(seconds / length)} {unit}s"
         return f"about {round(seconds)} seconds" if seconds >= 1.5 else "about a second"
@@ -57,11 +95,13 @@ def estimate(specs: Iterable[RunSpec]) -> Estimate:
     costs = [(start, int(spec.resolved["dense"]["epochs"])) for start, spec in starts.items()]
     costs += [(_start(s), round(s.build_method().data_passes(s.sparsity))) for s in pruning]
     images = {start: training_images(spec) for start, spec in starts.items()}
+    macs = {start: images[start] * macs_of_an_image(spec) for start, spec in starts.items()}
     return Estimate(
         runs=len(pruning),
         dense_runs=len(starts),
         passes=sum(passes for _, passes in costs),
         images=sum(passes * images[start] for start, passes in costs),
+        macs=sum(passes * macs[start] for start, passes in costs),
     )
 
 
@@ -78,12 +118,29 @@ def without_covered(specs: Iterable[RunSpec]) -> list[RunSpec]:
 
 def training_images(spec: RunSpec) -> int:
     """Images of one pass: the subset, less what is cut for validation."""
-    if spec.data not in TRAINING_IMAGES:
-        known = ", ".join(TRAINING_IMAGES)
-        raise ValueError(f"The size of {spec.data!r} is not known beforehand. Known: {known}.")
     options = spec.resolved["data_options"]
-    images = options["subset"] or TRAINING_IMAGES[spec.data]
+    images = options["subset"] or _size(spec.data).images
     return images - round(options["val_fraction"] * images)
+
+
+def macs_of_an_image(spec: RunSpec) -> int:
+    """Multiply-accumulates of the dense network's forward for one image."""
+    return _macs(spec.model, _size(spec.data), tuple(sorted(spec.model_options.items())))
+
+
+@cache
+def _macs(model: str, size: DataSize, options: tuple[tuple[str, Any], ...]) -> int:
+    sizes = {"num_classes": size.classes, "in_channels": size.channels}
+    with torch.device("meta"):  # shapes alone: nothing is computed
+        network = create_model(model, **{**sizes, **dict(options)})
+        return total_macs(network, torch.empty(1, size.channels, size.side, size.side))
+
+
+def _size(data: str) -> DataSize:
+    if data not in DATA_SIZES:
+        known = ", ".join(DATA_SIZES)
+        raise ValueError(f"The size of {data!r} is not known beforehand. Known: {known}.")
+    return DATA_SIZES[data]
 
 
 def _start(spec: RunSpec) -> str:
