@@ -45,7 +45,8 @@ class ReferenceBiP:
     Unstructured or by filter or channel; the loss is `loss(logits, labels)` in train mode. Dense
     parameters (norms, biases) move at the lower level. With `follow_weights`, which the paper does
     not have, scores start at 0 and |theta| + scores is what is ranked; with `freeze_pruned`, not in
-    it either, only kept weights decay and have momentum.
+    it either, only kept weights decay and have momentum, and without `score_pruned` only their
+    scores move.
     """
 
     def __init__(
@@ -64,9 +65,11 @@ class ReferenceBiP:
         score_momentum: float | None = None,
         nesterov: bool = False,
         freeze_pruned: bool = False,
+        score_pruned: bool = True,
     ) -> None:
         self.model = model
         self.nesterov, self.freeze_pruned = nesterov, freeze_pruned
+        self.score_pruned = score_pruned
         self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
         state = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.theta = {name: state[name] for name in prunable}
@@ -121,6 +124,8 @@ class ReferenceBiP:
             gradient = m[n].grad
             if self.implicit_gradient:
                 gradient = gradient - z[n].grad * theta[n].grad / self.gamma
+            if not self.score_pruned:
+                gradient = self.mask[n] * gradient
             self.scores[n] = self.sgd("m", n, self.scores[n], gradient, self.score_lr, 0.0)
 
     def sgd(self, kind: str, n: str, x: Tensor, g: Tensor | None, lr: float, wd: float) -> Tensor:

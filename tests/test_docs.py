@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.deploy.macs import total_macs
+from biprune.structure import get_structure
 
 ROOT = Path(__file__).parents[1]
 SMALLER = [
@@ -83,7 +84,7 @@ def test_the_loop_that_the_guide_calls_the_default_has_its_settings(
     (block,) = (text for text in blocks("docs/user-guide.md") if "follow_weights=True" in text)
     names: dict[str, Any] = {"model": conv_net, "loader": batches, "epochs": 1}
     exec(compile(block, "docs/user-guide.md", "exec"), names)
-    assert names["opt"].settings == biprune.BiP().levels()
+    assert names["opt"].settings == biprune.BiP().fitted(get_structure("weight")).levels()
 
 
 def test_the_page_from_a_trained_model_to_a_faster_one(

@@ -129,6 +129,11 @@ class Groups(Structure):
         return id(self)
 
     @property
+    def has_single_weights(self) -> bool:
+        """Units span many weights."""
+        return False
+
+    @property
     def settings(self) -> dict[str, Any]:
         """Name, scope, and what `sparsity` is measured in."""
         return {**super().settings, "measure": self.measure, "round_to": self.round_to}

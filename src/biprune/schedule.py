@@ -53,3 +53,13 @@ def gradual_sparsity(target: float, done: float, ramp: float, *, power: int = 3)
     """
     remaining = max(0.0, 1.0 - done / ramp)
     return target * (1.0 - remaining**power)
+
+
+def end_of_ramp(ramp: float, steps: int) -> int:
+    """The step, from 1, at which the ramp of a run is over."""
+    return max(1, round(ramp * steps))
+
+
+def draws_mask(number: int, *, every: int, last: int) -> bool:
+    """Whether a mask is drawn at the end of step `number`, from 1: never after the `last`."""
+    return number == last or (number < last and number % every == 0)

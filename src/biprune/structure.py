@@ -34,6 +34,11 @@ class Structure:
     scope: Scope
 
     @property
+    def has_single_weights(self) -> bool:
+        """Whether a unit is one weight."""
+        return self.dim is None
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What tells this structure from others on the same model, JSON-able."""
         return {"structure": self.name, "scope": self.scope}

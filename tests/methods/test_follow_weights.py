@@ -173,17 +173,27 @@ def agree(opt: BiLevelOptimizer, reference: ReferenceBiP) -> None:
         assert torch.allclose(opt.model.get_parameter(name), value, atol=1e-11)
 
 
+@pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
 @pytest.mark.parametrize("mask_every", [1, 4])
-def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches, mask_every: int) -> None:
-    """`BiP()` is one pass, a cubic ramp, two cosines, and masks that follow the weights."""
+def test_the_default_run_by_hand(
+    conv_net: nn.Module, batches: Batches, mask_every: int, structure: str
+) -> None:
+    """`BiP()` is one pass, a cubic ramp, two cosines, and masks that follow the weights.
+
+    Those of filters and channels are fixed when the ramp ends, and scored only while they are kept.
+    """
     model, data = conv_net.double(), doubled(batches)
     method = BiP(epochs=3, mask_every=mask_every)
-    ticket = biprune.prune(model, data, method, sparsity=0.8)
+    single = structure == "weight"
+    one_layer = None if single else "conv2*"  # whose share is exact at any sparsity
+    ticket = biprune.prune(
+        model, data, method, sparsity=0.8, structure=structure, include=one_layer
+    )
     reference = ReferenceBiP(
         copy.deepcopy(model).train(),
         list(ticket.masks),
         0.0,
-        None,
+        get_structure(structure).dim,
         lr=method.lr,
         score_lr=method.score_lr,
         gamma=method.gamma,
@@ -193,8 +203,10 @@ def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches, mask_eve
         follow_weights=True,
         nesterov=True,
         freeze_pruned=True,
+        score_pruned=single,
     )
     steps = 3 * len(data)
+    last = steps if single else round(method.ramp * steps)
     for number, batch in enumerate(islice(cycle(data), steps)):
         factor = (1 + math.cos(math.pi * number / steps)) / 2
         reference.lr, reference.score_lr = method.lr * factor, method.score_lr * factor
@@ -202,7 +214,7 @@ def test_the_default_run_by_hand(conv_net: nn.Module, batches: Batches, mask_eve
         reference.sparsity = 0.8 * (1 - left**3)
         before = reference.mask
         reference.both(batch)
-        if (number + 1) % mask_every and number + 1 < steps:
+        if number + 1 > last or ((number + 1) % mask_every and number + 1 < last):
             reference.mask = before
     for name, mask in ticket.masks.items():
         assert torch.equal(mask.double(), reference.mask[name])
@@ -404,6 +416,8 @@ PAPER = {
     "score_momentum": None,  # the same
     "score_optimizer": "sgd",
     "mask_every": 1,
+    "score_pruned": True,
+    "settle": False,
     "weight_decay": 5e-4,
     "warmup_epochs": 0.0,
     "gamma": 1.0,

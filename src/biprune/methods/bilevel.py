@@ -137,9 +137,12 @@ class BiLevelOptimizer:
     def upper_gradient_(self, name: str, gradient: Tensor, masked: Tensor) -> Tensor:
         """g <- (theta - (1/gamma) * m * g) * g of one tensor, in place, given g and m * g.
 
-        Without the implicit part theta * g.
+        Without the implicit part theta * g. m * g takes the place of g if scores of pruned
+        weights are not learned.
         """
         theta, how = self.theta[name], self.settings
+        if not how.score_pruned:
+            gradient.copy_(masked)
         if not how.implicit_gradient:
             return gradient.mul_(theta)
         if how.implicit_mask == "scores":

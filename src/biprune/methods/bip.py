@@ -17,7 +17,10 @@ learning rates in a fixed proportion, the direct term adds up to
     m~ ~ score_lr / lr * (theta_t^2 - theta_0^2) / 2  + what weight decay took from it
 
 so that a weight that training has made large counts for more than one that always was; on pruned
-weights it is what the loss would gain by their return.
+weights it is what the loss would gain by their return. Of pruned filters, channels and groups the
+scores stand still: the norm behind a filter that gives only zeros makes its gradient 1 / sqrt(eps)
+times as large, and whatever else is noise in many weights adds up in their L2 norm. Their masks are
+fixed when the target is reached, for a unit that comes in late is not trained any more.
 
 Differences from the authors' released code, which departs from their paper:
 
@@ -49,8 +52,9 @@ from biprune.methods.level_settings import (
     ScoreInit,
     ScoreOptimizer,
 )
-from biprune.schedule import LRSchedule, Shape, gradual_sparsity
+from biprune.schedule import LRSchedule, Shape, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.sgd import set_lr
+from biprune.structure import Structure
 from biprune.training import Recipe
 
 SparsitySchedule = Literal["direct", "cubic", "linear"]
@@ -73,8 +77,11 @@ class BiP(TrainingMethod):
     `weight_decay`; `freeze_pruned` leaves pruned weights alone: they neither decay nor drift by the
     momentum they had. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
-    The scores have a `score_momentum` of their own (None: `momentum`), and masks are drawn anew
-    every `mask_every` iterations and at the last.
+    The scores have a `score_momentum` of their own (None: `momentum`); those of pruned weights are
+    learned with `score_pruned`. Masks are drawn anew every `mask_every` iterations and at the last,
+    which with `settle` is the one at which the `ramp` ends. None for either is as the structure
+    asks for: single weights are scored when pruned and do not settle, units of many weights are
+    not and do.
     """
 
     name: ClassVar[str] = "bip"
@@ -92,7 +99,9 @@ class BiP(TrainingMethod):
     score_schedule: Shape = "cosine"
     score_momentum: float | None = None
     score_optimizer: ScoreOptimizer = "sgd"
+    score_pruned: bool | None = None
     mask_every: int = 1
+    settle: bool | None = None
     gamma: float = 1.0
     lower_steps: int = 1
     passes: int = 1
@@ -156,6 +165,13 @@ class BiP(TrainingMethod):
         del sparsity
         return self.epochs * (self.lower_steps + self.passes - 1) + self.retrain_epochs
 
+    def fitted(self, structure: Structure) -> Self:
+        """With the settings that are left to the structure."""
+        single = structure.has_single_weights
+        scored = single if self.score_pruned is None else self.score_pruned
+        settle = not single if self.settle is None else self.settle
+        return replace(self, score_pruned=scored, settle=settle)
+
     def levels(self) -> LevelSettings:
         """The settings of the optimizer."""
         return LevelSettings(**{f.name: getattr(self, f.name) for f in fields(LevelSettings)})
@@ -196,6 +212,8 @@ class PaperBiP(BiP):
     lr: float = 0.01
     nesterov: bool = False
     score_lr: float = 0.1
+    score_pruned: bool | None = True
+    settle: bool | None = False
     passes: int = 2
     implicit_gradient: bool = True
     follow_weights: bool = False
@@ -207,6 +225,7 @@ class BiPAlgorithm:
     """One BiP iteration at a time, for `fit`."""
 
     def __init__(self, method: BiP, start: Start, setup: Setup, target: Target) -> None:
+        method = method.fitted(target.structure)
         self._method = method
         self._target = target
         begin = replace(target, sparsity=self._sparsity(0.0))
@@ -245,11 +264,12 @@ class BiPAlgorithm:
         self._steps_left -= 1
         if self._steps_left == 0:
             self._implicit_ratio = optimizer.implicit_ratio()
-        # The mask is drawn at the end of the step, so that the run's last one is at the target.
+        # The mask is drawn at the end of the step, so that the last one is at the target.
         total = self._steps * method.epochs
         number = round(done * total) + 1
-        optimizer.sparsity = self._sparsity(number / total)
-        optimizer.redraws = number == total or number % method.mask_every == 0
+        last = end_of_ramp(method.ramp, total) if method.settle else total
+        optimizer.sparsity = self._sparsity(number / total if number < last else 1.0)
+        optimizer.redraws = draws_mask(number, every=method.mask_every, last=last)
         optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss
 

@@ -31,7 +31,7 @@ from biprune.methods.base import (
     magnitudes,
     mask_record,
 )
-from biprune.schedule import Shape, gradual_sparsity
+from biprune.schedule import Shape, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.sgd import MaskedSGD, set_lr
 
 
@@ -87,7 +87,6 @@ class GMPAlgorithm:
         self._schedule = method.recipe().lr_schedule()
         self._last_masks = everything
         self._steps = 1
-        self._settled = False
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -108,10 +107,9 @@ class GMPAlgorithm:
         self.weights.step()
         total = self._steps * self._method.epochs
         number = round(done * total) + 1
-        ended = number >= round(self._method.ramp * total)
-        if not self._settled and (ended or number % self._method.mask_every == 0):
-            self._redraw(self._target.sparsity if ended else self._sparsity(number / total))
-            self._settled = ended
+        last = end_of_ramp(self._method.ramp, total)
+        if draws_mask(number, every=self._method.mask_every, last=last):
+            self._redraw(self._sparsity(number / total if number < last else 1.0))
         return loss
 
     def record(self) -> Record:
@@ -121,13 +119,12 @@ class GMPAlgorithm:
         return {"lr": self.weights.optimizer.param_groups[0]["lr"], **mask_record(masks, before)}
 
     def state_dict(self) -> dict[str, Any]:
-        """theta, masks and momentum, and whether the mask is final."""
-        return {**self.weights.state_dict(), "settled": self._settled}
+        """theta, masks and momentum."""
+        return self.weights.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.weights.load_state_dict(state)
-        self._settled = state["settled"]
         self._last_masks = self.weights.masked.masks
 
     def _sparsity(self, done: float) -> float:

@@ -18,7 +18,8 @@ class LevelSettings:
 
     With `follow_weights` the mask is chosen by |theta| + scores, which start at 0, otherwise by
     scores that start as `score_init` says. `couple_gamma` decays theta by gamma in place of
-    `weight_decay`; `freeze_pruned` leaves pruned entries of theta as they are.
+    `weight_decay`; `freeze_pruned` leaves pruned entries of theta as they are, and without
+    `score_pruned` those of the scores get no gradient.
     """
 
     lr: float = 0.01
@@ -36,6 +37,7 @@ class LevelSettings:
     clamp_scores: bool = False
     couple_gamma: bool = False
     freeze_pruned: bool = False
+    score_pruned: bool = True
 
     def __post_init__(self) -> None:
         check_rate("score_lr", self.score_lr)

@@ -12,7 +12,6 @@ from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.running.csr import with_csr
 from biprune.deploy.running.onnx import export_onnx
 from biprune.deploy.running.runtime import has_onnx
-from biprune.groups import Groups
 from biprune.masks import Masks
 from biprune.parameters import parameter_names, unwrap
 from biprune.seeding import forked_rng
@@ -38,8 +37,7 @@ def ticket_variants(
     if small is not None:
         variants["small"] = small
     structure = masks.structure
-    units_are_weights = structure.dim is None and not isinstance(structure, Groups)
-    if units_are_weights and (sparse := with_csr(unwrap(model))):
+    if structure.has_single_weights and (sparse := with_csr(unwrap(model))):
         try:
             with torch.inference_mode():
                 sparse(*as_inputs(example_input))
