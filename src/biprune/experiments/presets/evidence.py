@@ -54,6 +54,8 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"score_momentum": 0.0, "score_lr": 3.0},
     {"score_optimizer": "adam", "score_lr": 1e-4},
     {"score_optimizer": "adam", "score_lr": 1e-3},
+    {"score_pruned": False},
+    {"settle": True},
     {"mask_every": 10},
     {"mask_every": 50},
     {"nesterov": False},
