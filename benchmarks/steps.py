@@ -15,6 +15,7 @@ from biprune.loop import Algorithm, Passes, Setup
 from biprune.methods.base import Start, Target, magnitudes
 from biprune.methods.bip import BiPAlgorithm
 from biprune.methods.hydra import HydraAlgorithm
+from biprune.schedule import Moment
 from biprune.structure import get_structure
 from biprune.training import PlainSGD, Recipe
 
@@ -61,7 +62,7 @@ def one_pass_step(model: nn.Module, batches: Batches) -> Step:
 
 def default_step(model: nn.Module, batches: Batches) -> Step:
     """Our default, as `prune` runs it; behind the ramp, at the sparsity of the others."""
-    return _bip(biprune.BiP(), model, batches, done=0.9)
+    return _bip(biprune.BiP(), model, batches, epoch=EPOCHS - 1)
 
 
 def hydra_step(model: nn.Module, batches: Batches) -> Step:
@@ -83,14 +84,15 @@ STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "hydra": hydra_step,
     "imp": imp_step,
 }
+EPOCHS = 10  # of the run that a step is taken from
 TARGET = Target(SPARSITY, get_structure("weight"))
 
 
-def _bip(method: biprune.BiP, model: nn.Module, batches: Batches, *, done: float = 0.0) -> Step:
+def _bip(method: biprune.BiP, model: nn.Module, batches: Batches, *, epoch: int = 0) -> Step:
     def make(start: Start, setup: Setup) -> BiPAlgorithm:
         return BiPAlgorithm(method, start, setup, TARGET)
 
-    return _driven(model, batches, make, done=done)
+    return _driven(model, batches, make, epoch=epoch)
 
 
 def _driven(
@@ -98,10 +100,11 @@ def _driven(
     batches: Batches,
     make: Callable[[Start, Setup], Algorithm],
     *,
-    done: float = 0.0,
+    epoch: int = 0,
 ) -> Step:
     setup = Setup(batches, classification_loss)
     algorithm = make(Start(model), setup)
     passes = Passes(model, setup)
     group = next(iter(algorithm.groups(batches, len(batches))))
-    return lambda: algorithm.step(passes, group, done)
+    now = Moment(epoch, 0, EPOCHS, len(batches))
+    return lambda: algorithm.step(passes, group, now)

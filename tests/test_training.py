@@ -16,7 +16,7 @@ import biprune
 from biprune.batches import classification_loss
 from biprune.loop import Cost, Event
 from biprune.masks import Masks
-from biprune.schedule import LRSchedule, gradual_sparsity
+from biprune.schedule import LRSchedule, Moment, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.selection import Selector
 from biprune.structure import get_structure
 
@@ -541,6 +541,28 @@ def test_kept_states(conv_net: nn.Module, batches: Batches) -> None:
 def test_bad_settings(conv_net: nn.Module, batches: Batches, options: dict, text: str) -> None:
     with pytest.raises(ValueError, match=text):
         biprune.train(conv_net, batches, epochs=1, **options)
+
+
+def test_a_step_knows_where_it_is() -> None:
+    run = [Moment(epoch, step, epochs=3, steps=4) for epoch in range(3) for step in range(4)]
+    assert [now.number for now in run] == list(range(1, 13))
+    assert [now.done for now in run] == pytest.approx([n / 12 for n in range(12)])
+    assert {now.total for now in run} == {12}
+    assert [now.number for now in run if now.ends_epoch] == [4, 8, 12]
+
+
+@pytest.mark.parametrize(
+    ("every", "last", "drawn"),
+    [(1, 10, [*range(1, 11)]), (4, 10, [4, 8, 10]), (4, 8, [4, 8]), (50, 10, [10]), (3, 1, [1])],
+)
+def test_masks_are_drawn_every_so_often_and_at_the_last(
+    every: int, last: int, drawn: list[int]
+) -> None:
+    assert [n for n in range(1, 21) if draws_mask(n, every=every, last=last)] == drawn
+
+
+def test_where_a_ramp_ends() -> None:
+    assert [end_of_ramp(ramp, 20) for ramp in (0.01, 0.6, 1.0)] == [1, 12, 20]
 
 
 def test_schedules_at_named_points() -> None:

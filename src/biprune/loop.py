@@ -17,6 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from biprune.batches import Batch, Loss, count_batches, device_of, tensors_in, to_device
 from biprune.checkpoint import Checkpoint, State, check_readable, copy_state, digest
 from biprune.evaluation import evaluation_mode
+from biprune.schedule import Moment
 from biprune.seeding import derive_seed, forked_rng, seed_all
 
 Record = dict[str, Any]  # one epoch's numbers, JSON-able
@@ -90,8 +91,8 @@ class Algorithm(Protocol):
         """The batches of each of an epoch's `steps` iterations."""
         ...
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
-        """One iteration after the fraction `done` of the run; the mean loss of its passes.
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+        """One iteration; the mean loss of its passes.
 
         Reading the loss is the step's one host sync; one that is not finite ends the run.
         """
@@ -149,7 +150,7 @@ def fit(
             train_mode_(model)
             started, losses = time.perf_counter(), []
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
-                loss = algorithm.step(passes, group, (epoch + step / steps) / epochs)
+                loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
                 if not math.isfinite(loss):
                     what = f"The loss became {loss}"
                     raise FloatingPointError(_diverged(what, stage, epoch, step, checkpoint))

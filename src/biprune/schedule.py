@@ -1,7 +1,7 @@
-"""How learning rates and the sparsity target move over a run.
+"""How learning rates and the sparsity target move over a run, and where in it a step is.
 
-All are functions of the finished fraction of the run, `done` in [0, 1): they carry no state, so a
-resumed run needs none.
+All are functions of that, most of the finished fraction, `done` in [0, 1): they carry no state, so
+a resumed run needs none.
 """
 
 from __future__ import annotations
@@ -9,11 +9,40 @@ from __future__ import annotations
 import math
 from bisect import bisect_right
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal, NamedTuple, get_args
 
 from biprune.checks import check_choice
 
 Shape = Literal["cosine", "step", "constant"]
+
+
+class Moment(NamedTuple):
+    """A step of a run, by its place among the `steps` of an epoch and of the epoch; from 0."""
+
+    epoch: int
+    step: int
+    epochs: int
+    steps: int
+
+    @property
+    def done(self) -> float:
+        """The fraction of the run that is finished when the step begins."""
+        return (self.epoch + self.step / self.steps) / self.epochs
+
+    @property
+    def number(self) -> int:
+        """How many steps are finished when it ends."""
+        return self.epoch * self.steps + self.step + 1
+
+    @property
+    def total(self) -> int:
+        """The steps of the run."""
+        return self.epochs * self.steps
+
+    @property
+    def ends_epoch(self) -> bool:
+        """Whether it is the epoch's last."""
+        return self.step + 1 == self.steps
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
 from biprune.masks import Masks
 from biprune.parameters import parameter_names
-from biprune.schedule import LRSchedule, Shape
+from biprune.schedule import LRSchedule, Moment, Shape
 from biprune.sgd import make_sgd, set_lr
 
 logger = logging.getLogger(__name__)
@@ -94,9 +94,9 @@ class PlainSGD:
         """One batch a step."""
         return ((batch,) for batch in take(batches, steps))
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step."""
-        set_lr(self._optimizer, self._recipe.lr * self._schedule.factor(done))
+        set_lr(self._optimizer, self._recipe.lr * self._schedule.factor(now.done))
         loss = backward(group[0])
         if self._masks is not None:
             mask_gradients_(self._masked, self._masks)

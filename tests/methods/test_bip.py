@@ -16,6 +16,7 @@ from biprune.loop import Passes, Setup
 from biprune.methods.base import Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiP, BiPAlgorithm
+from biprune.schedule import Moment
 from biprune.structure import get_structure
 from levels import bilevel
 from linear_loss import backward, linear_problem
@@ -627,9 +628,9 @@ def test_one_read_a_step_where_the_device_is_not_the_host(
         algorithm = BiPAlgorithm(method, Start(model), setup, target)
         run = Passes(model, setup)
         reads = []
-        for group in algorithm.groups(batches, 3):
+        for step, group in enumerate(algorithm.groups(batches, 3)):
             with HostReads() as mode:
-                algorithm.step(run, group, done=0.0)
+                algorithm.step(run, group, Moment(0, step, epochs=10, steps=3))
             reads.append(mode.count)
         masks.append(algorithm.optimizer.masks)
         if not on_host:

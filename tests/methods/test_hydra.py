@@ -11,10 +11,13 @@ from biprune.batches import classification_loss
 from biprune.loop import Passes, Setup
 from biprune.methods.base import Start, Target
 from biprune.methods.hydra import HydraAlgorithm
+from biprune.schedule import Moment
 from biprune.structure import get_structure
 from linear_loss import linear_problem
 
 Batches = list[tuple[Tensor, Tensor]]
+
+START = Moment(0, 0, epochs=10, steps=10)
 
 
 def algorithm(
@@ -31,7 +34,7 @@ def test_weights_stay_bitwise_while_scores_learn(conv_net: nn.Module, batches: B
     hydra, passes = algorithm(conv_net, batches, score_lr=1.0)
     first = hydra.masked.masks
     for batch in batches:
-        hydra.step(passes, (batch,), done=0.0)
+        hydra.step(passes, (batch,), START)
     for name, theta in hydra.masked.theta.items():
         assert torch.equal(theta, before[name])
         assert not torch.equal(hydra.scores[name], before[name])
@@ -71,7 +74,7 @@ def test_one_score_step_by_hand() -> None:
     method = biprune.Hydra(score_lr=0.1, momentum=0.0, weight_decay=0.0)
     hydra = HydraAlgorithm(method, Start(model), Target(1 / 3, get_structure("weight")))
     assert model.weight.tolist() == [[2.0, -1.0, 0.0]]
-    hydra.step(passes, (inputs,), done=0.0)
+    hydra.step(passes, (inputs,), START)
     # s - 0.1 sign(s) theta g: 2 - 0.1 * 6, -1 + 0.1 * 1, 0.5 - 0.1 * 4.
     assert torch.allclose(hydra.scores["weight"], torch.tensor([[1.4, -0.9, 0.1]]))
     assert hydra.masked.masks["weight"].tolist() == [[True, True, False]]
@@ -86,11 +89,11 @@ def test_scores_follow_sgd_on_the_schedule() -> None:
     passes = Passes(model, Setup([c], lambda model, x: model(x).sum()))
     wanted = theta.clone().requires_grad_()
     reference = torch.optim.SGD([wanted], lr=0.1, **sgd)
-    for done in (0.0, 0.25, 0.5, 0.75):
-        reference.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * done)) / 2
+    for epoch in range(4):
+        reference.param_groups[0]["lr"] = 0.1 * (1 + math.cos(math.pi * epoch / 4)) / 2
         wanted.grad = wanted.detach().sign() * theta * c  # g is c whatever the mask
         reference.step()
-        hydra.step(passes, (c,), done)
+        hydra.step(passes, (c,), Moment(epoch, 0, epochs=4, steps=1))
         torch.testing.assert_close(hydra.scores["weight"], wanted.detach())
 
 

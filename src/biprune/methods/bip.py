@@ -52,7 +52,7 @@ from biprune.methods.level_settings import (
     ScoreInit,
     ScoreOptimizer,
 )
-from biprune.schedule import LRSchedule, Shape, draws_mask, end_of_ramp, gradual_sparsity
+from biprune.schedule import LRSchedule, Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.sgd import set_lr
 from biprune.structure import Structure
 from biprune.training import Recipe
@@ -235,7 +235,6 @@ class BiPAlgorithm:
         self._upper_lr = replace(self._lower_lr, shape=method.score_schedule)
         self._last_masks = self.optimizer.masks
         self._implicit_ratio = 0.0
-        self._steps = self._steps_left = 0
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -245,14 +244,13 @@ class BiPAlgorithm:
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
         """`lower_steps` batches, and one for the upper level if it has its own, `steps` times."""
         method = self._method
-        self._steps = self._steps_left = steps
         return level_batches(batches, steps, method.lower_steps, method.passes, method.batches)
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """The theta-steps, then the m-step or both at once; the mean loss of their passes."""
         optimizer, method = self.optimizer, self._method
-        set_lr(optimizer.lower, method.lr * self._lower_lr.factor(done))
-        set_lr(optimizer.upper, method.score_lr * self._upper_lr.factor(done))
+        set_lr(optimizer.lower, method.lr * self._lower_lr.factor(now.done))
+        set_lr(optimizer.upper, method.score_lr * self._upper_lr.factor(now.done))
         losses = []
         for batch in group[:-1]:
             losses.append(backward(batch))
@@ -261,15 +259,12 @@ class BiPAlgorithm:
         loss = torch.stack(losses).mean().item()
         if not math.isfinite(loss):
             return loss  # before NaN scores could be ranked
-        self._steps_left -= 1
-        if self._steps_left == 0:
+        if now.ends_epoch:
             self._implicit_ratio = optimizer.implicit_ratio()
         # The mask is drawn at the end of the step, so that the last one is at the target.
-        total = self._steps * method.epochs
-        number = round(done * total) + 1
-        last = end_of_ramp(method.ramp, total) if method.settle else total
-        optimizer.sparsity = self._sparsity(number / total if number < last else 1.0)
-        optimizer.redraws = draws_mask(number, every=method.mask_every, last=last)
+        last = end_of_ramp(method.ramp, now.total) if method.settle else now.total
+        optimizer.sparsity = self._sparsity(now.number / now.total if now.number < last else 1.0)
+        optimizer.redraws = draws_mask(now.number, every=method.mask_every, last=last)
         optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss
 

@@ -49,6 +49,7 @@ from biprune.methods.gates import (
     rows,
 )
 from biprune.parameters import norm_parameters
+from biprune.schedule import Moment
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
 from biprune.structure import Structure
 from biprune.training import PlainSGD
@@ -129,7 +130,7 @@ class EarlyBirdAlgorithm:
         self._epoch += 1
         return self._sgd.groups(batches, steps)
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step, with the penalty on gamma."""
 
         def penalised(batch: Batch, /) -> Tensor:
@@ -139,7 +140,7 @@ class EarlyBirdAlgorithm:
                     gamma.grad.add_(gamma.detach().sign(), alpha=self._method.penalty)
             return loss
 
-        return self._sgd.step(penalised, group, done)
+        return self._sgd.step(penalised, group, now)
 
     def record(self) -> Record:
         """The learning rate, and the largest distance to the masks before."""

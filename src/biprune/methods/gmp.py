@@ -31,7 +31,7 @@ from biprune.methods.base import (
     magnitudes,
     mask_record,
 )
-from biprune.schedule import Shape, draws_mask, end_of_ramp, gradual_sparsity
+from biprune.schedule import Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.sgd import MaskedSGD, set_lr
 
 
@@ -86,7 +86,6 @@ class GMPAlgorithm:
         )
         self._schedule = method.recipe().lr_schedule()
         self._last_masks = everything
-        self._steps = 1
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -95,21 +94,18 @@ class GMPAlgorithm:
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
         """One batch a step."""
-        self._steps = steps
         return ((batch,) for batch in take(batches, steps))
 
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step, and a new mask where one is due."""
-        set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(done))
+        set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(now.done))
         loss = backward(group[0]).item()
         if not math.isfinite(loss):
             return loss  # before NaN weights could be ranked
         self.weights.step()
-        total = self._steps * self._method.epochs
-        number = round(done * total) + 1
-        last = end_of_ramp(self._method.ramp, total)
-        if draws_mask(number, every=self._method.mask_every, last=last):
-            self._redraw(self._sparsity(number / total if number < last else 1.0))
+        last = end_of_ramp(self._method.ramp, now.total)
+        if draws_mask(now.number, every=self._method.mask_every, last=last):
+            self._redraw(self._sparsity(now.number / now.total if now.number < last else 1.0))
         return loss
 
     def record(self) -> Record:

@@ -41,7 +41,7 @@ from biprune.methods.base import (
     scaled_to_bound,
 )
 from biprune.parameters import norm_parameters
-from biprune.schedule import Shape
+from biprune.schedule import Moment, Shape
 from biprune.sgd import make_sgd, set_lr
 
 
@@ -116,9 +116,9 @@ class HydraAlgorithm:
         return ((batch,) for batch in take(batches, steps))
 
     @torch.no_grad()
-    def step(self, backward: Backward, group: Sequence[Batch], done: float) -> float:
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step on the scores, and the mask they give."""
-        set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(done))
+        set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(now.done))
         with torch.enable_grad():
             loss = backward(group[0]).item()
         if not math.isfinite(loss):
