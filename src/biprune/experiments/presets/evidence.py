@@ -84,8 +84,8 @@ def _methods(size: Size) -> list[RunSpec]:
             *expand(size, [RESNET20], STRONG, at=HIGH),
             *expand(size, [RESNET20], [single], at=[0.95]),
             *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
-            *_fifths_of_imp(size, BiP()),
-            *expand(more, [RESNET20], [*CLOSEST, *swapped], at=CLAIMED),
+            *_fifths_of_imp(more, BiP()),
+            *expand(more, [RESNET20], [*CLOSEST, "imp", *swapped], at=CLAIMED),
         ]
     )
 
@@ -119,13 +119,14 @@ def _controls(size: Size) -> list[RunSpec]:
     gmp, like_bip = GMP(nesterov=True), {"schedule": "cosine", "nesterov": True}
     equal = [_of_length(size, m) for m in (Magnitude(**like_bip), replace(gmp, freeze_pruned=True))]
     rounds = replace(size, sparsities=tuple(size.near((0.9, 0.95))))
+    more = replace(size, seeds=size.claim_seeds)
     return distinct(
         [
             *expand(replace(size, sparsities=(0.0,)), [RESNET20], [_of_length(size, gmp)]),
             *expand(size, [RESNET20], equal, at=(0.9, 0.95)),
             *expand(size, [RESNET20], [_of_length(size, BiP(score_lr=0.0))], at=(0.95, 0.98)),
             *expand(size, [RESNET20], [_of_length(size, SNIP(), times=2)], at=[0.95]),
-            *_fifths_of_imp(size, gmp),
+            *_fifths_of_imp(more, gmp),
             *expand(rounds, [RESNET20], [_of_length(size, IMP(rewind=False, **like_bip))]),
         ]
     )
