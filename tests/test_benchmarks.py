@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+import study
 import timing
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -22,6 +23,8 @@ SMALL = {
     "pipeline": ["--batch", "8", "--rounds", "1"],
     "latency": ["--model=resnet8", "--width=4", "--batches=1", "--sparsities=0.5", "--rounds=1"],
 }
+
+LONGER = ["--passes", "40"]
 
 
 def rows(name: str, folder: Path) -> list[dict]:
@@ -67,6 +70,16 @@ def test_a_ratio_is_to_the_base_on_either_side(monkeypatch: pytest.MonkeyPatch) 
     seconds, ratios = timing.bracketed(candidates, "base", rounds=2)
     assert seconds == 2.0  # of 1 and 3
     assert ratios == {"other": 2.0}  # of 5 / 2 and 6 / 4
+
+
+def test_a_study_counts_only_runs_of_its_own_setting(tmp_path: Path) -> None:
+    file = tmp_path / "runs.jsonl"
+    always = ["--root", "data", "--jsonl", str(file)]
+    usual, longer = (study.parser("", subset=9).parse_args([*always, *o]) for o in ([], LONGER))
+    for number, options in enumerate((usual, longer, usual)):
+        study.add(options, {"run": number})
+    assert [record["run"] for record in study.records(usual)] == [0, 2]
+    assert [record["run"] for record in study.records(longer)] == [1]
 
 
 @pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("*.py")))

@@ -50,6 +50,18 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
         biprune.compare(["bip"], data, "resnet8", data_options={"subset": 9}, **TINY)
 
 
+def test_data_loaded_without_verifying_is_compared_without(tmp_path: Path) -> None:
+    folder = tmp_path / "cifar-10-batches-bin"
+    folder.mkdir()
+    for file in (*(f"data_batch_{n}" for n in range(1, 6)), "test_batch"):
+        images = np.random.default_rng(0).integers(0, 255, (20, 1 + 3072), dtype=np.uint8)
+        images[:, 0] = np.arange(20) % 10
+        (folder / f"{file}.bin").write_bytes(images.tobytes())
+    data = biprune.load_data("cifar10", root=tmp_path, verify=False)
+    result = biprune.compare(["omp"], data, "resnet8", store=tmp_path / "runs", **TINY)
+    assert {record.error for record in result.records} == {None}
+
+
 def test_a_loaded_folder_is_known_by_its_path(tmp_path: Path) -> None:
     for split, seed in itertools.product(("train", "test"), range(4)):
         for label in ("cat", "dog"):
