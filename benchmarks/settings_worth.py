@@ -16,26 +16,36 @@ from biprune.report.labels import described
 from judging import FEWEST_SEEDS, less
 from laptop_runs import shown
 
-SCALES = {"digits": "digits", "cifar10": "CIFAR-10"}
+Study = tuple[str, str]  # data and structure
+STUDIES: dict[Study, str] = {
+    ("digits", "weight"): "digits",
+    ("cifar10", "weight"): "CIFAR-10",
+    ("cifar10", "filter"): "its filters",
+    ("cifar10", "channel"): "its channels",
+}
 NO_CHANGE = ""
-HEAD = ("change of `bip` (seeds)", *SCALES.values())
+HEAD = ("change of `bip` (seeds)", *STUDIES.values())
 
 
 def settings_table(store: Store) -> str:
     """Accuracy of the default, and of each change the paired difference to it, as Markdown."""
-    runs: defaultdict[tuple[str, str], list[RunRecord]] = defaultdict(list)
+    runs: defaultdict[tuple[str, Study], list[RunRecord]] = defaultdict(list)
     specs = PRESETS["settings"].specs("laptop")
-    usual = {spec.data: spec.settings["epochs"] for spec in reversed(specs)}  # the first of each
+    usual = {_study(spec): spec.settings["epochs"] for spec in reversed(specs)}  # the first of each
     for spec in specs:
         record = store.get(spec)
         if record is not None and record.status == "done":
-            runs[_change(spec, usual[spec.data]), spec.data].append(record)
-    lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(SCALES)]
-    for change in dict.fromkeys(_change(spec, usual[spec.data]) for spec in specs):
-        cells = [_worth(change, runs[change, data], runs[NO_CHANGE, data]) for data in SCALES]
+            runs[_change(spec, usual[_study(spec)]), _study(spec)].append(record)
+    lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(STUDIES)]
+    for change in dict.fromkeys(_change(spec, usual[_study(spec)]) for spec in specs):
+        cells = [_worth(change, runs[change, study], runs[NO_CHANGE, study]) for study in STUDIES]
         if any(cell != "-" for cell in cells):
             lines.append("| " + " | ".join([change or "none", *cells]) + " |")
     return "\n".join([*lines, *_pooled(runs)])
+
+
+def _study(spec: RunSpec) -> Study:
+    return spec.data, spec.structure
 
 
 def _change(spec: RunSpec, usual_epochs: int) -> str:
@@ -56,15 +66,15 @@ def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord])
     return f"{points(paired.mean, error)} ({paired.n})"
 
 
-def _pooled(runs: Mapping[tuple[str, str], list[RunRecord]]) -> Iterator[str]:
+def _pooled(runs: Mapping[tuple[str, Study], list[RunRecord]]) -> Iterator[str]:
     """The standard error of a difference of two seeds, from all changes together.
 
     By two seeds it is estimated as |z| times the true one, z standard normal. The median over the
     changes tells the true one if they share it, and is not moved by the few that break training.
     """
-    for data, name in SCALES.items():
-        changed = (found for (change, place), found in runs.items() if change and place == data)
-        paired = [less(found, runs[NO_CHANGE, data]) for found in changed]
+    for study, name in STUDIES.items():
+        changed = (found for (change, own), found in runs.items() if change and own == study)
+        paired = [less(found, runs[NO_CHANGE, study]) for found in changed]
         errors = [p.error for p in paired if p is not None and p.error is not None and p.n == 2]
         if errors:
             error = median(errors) / NormalDist().inv_cdf(0.75)

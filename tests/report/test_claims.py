@@ -239,11 +239,11 @@ def test_what_a_setting_is_worth(tmp_path: Path) -> None:
             accuracy = right[changed.pop()] + longer
             store.put(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=accuracy))
     assert settings_table(store).splitlines()[2:] == [
-        "| none | 70.00 ± 0.00 (3) | - |",
-        "| `passes=2` | -1.00 ± 0.58 (3) | - |",
-        *(f"| `lr={lr}` | -0.50 (2) | - |" for lr in (0.01, 0.03, 0.3)),
-        "| 0.5 times the epochs | +0.00 ± 0.00 (3) | - |",
-        "| 2 times the epochs | +1.00 ± 0.00 (3) | - |",
+        "| none | 70.00 ± 0.00 (3) | - | - | - |",
+        "| `passes=2` | -1.00 ± 0.58 (3) | - | - | - |",
+        *(f"| `lr={lr}` | -0.50 (2) | - | - | - |" for lr in (0.01, 0.03, 0.3)),
+        "| 0.5 times the epochs | +0.00 ± 0.00 (3) | - | - | - |",
+        "| 2 times the epochs | +1.00 ± 0.00 (3) | - | - | - |",
         "",
         "On digits, with two seeds, a difference has a standard error of about",
         "0.74, by the median of all 3.",  # 0.5 / 0.6745
@@ -256,16 +256,30 @@ def test_two_seeds_have_their_error_from_all_changes(tmp_path: Path) -> None:
     moved = {"lr": 1.0, "weight_decay": 9.0, "mask_every": 2.0}
     for spec in PRESETS["settings"].specs("laptop"):
         names = {*spec.settings} - {"epochs"}
-        if spec.data == "cifar10" and names <= {*moved} and spec.settings["epochs"] == 10:
+        usual = (spec.data, spec.structure, spec.settings["epochs"]) == ("cifar10", "weight", 10)
+        if usual and names <= {*moved}:
             away = sum(moved[name] for name in names) * (1 if spec.seed == 100 else -1)
             store.put(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=50.0 + away))
     lines = settings_table(store).splitlines()
-    assert "| `lr=0.01` | - | +0.00 (2) |" in lines
+    assert "| `lr=0.01` | - | +0.00 (2) | - | - |" in lines
     assert lines[-3:] == [
         "",
         "On CIFAR-10, with two seeds, a difference has a standard error of about",
         "2.97, by the median of all 8.",
     ]
+
+
+def test_filters_and_channels_are_studied_apart(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    accuracies = {"filter": 60.0, "channel": 65.0}
+    for spec in PRESETS["settings"].specs("laptop"):
+        if (known := accuracies.get(spec.structure)) is not None:
+            accuracy = known - (spec.settings.get("settle") is False) * known / 10
+            store.put(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=accuracy))
+    lines = settings_table(store).splitlines()
+    assert "| none | - | - | 60.00 ± 0.00 (2) | 65.00 ± 0.00 (2) |" in lines
+    assert "| `score_pruned=True` | - | - | +0.00 (2) | +0.00 (2) |" in lines
+    assert "| `settle=False` | - | - | -6.00 (2) | -6.50 (2) |" in lines
 
 
 @pytest.mark.parametrize(("name", "count"), [("docs/results.md", 9), ("README.md", 3)])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
@@ -72,6 +73,13 @@ CHANGES: tuple[dict[str, Any], ...] = (
     {"weight_decay": 0.0},
     {"weight_decay": 1e-4},
     {"weight_decay": 1e-3},
+)
+# Of filters and channels: what only they do, taken back.
+UNIT_CHANGES: tuple[dict[str, Any], ...] = (
+    {},
+    {"score_pruned": True},
+    {"settle": False},
+    {"score_pruned": True, "settle": False},
 )
 
 
@@ -150,22 +158,34 @@ def _claims(size: Size) -> list[RunSpec]:
 
 
 def _settings(size: Size) -> list[RunSpec]:
-    """On the scale's data with half its passes, for there is much to try, and on the digits."""
+    """On the scale's data with half its passes, for there is much to try, and on the digits.
+
+    Filters and channels too, where the data is not digits alone.
+    """
     size = replace(size, seeds=size.study_seeds)
-    specs = _changed(size, None if size.passes is None else size.passes // 2)
+    half = None if size.passes is None else size.passes // 2
+    specs = _of_weights(size, half)
     if size.data not in (None, "digits"):
         digits = {"data": "digits", "data_options": {}, "model_options": {"width": 8}}
         more = replace(size, seeds=MORE_STUDY_SEEDS, **digits)  # a run takes seconds
-        specs += _changed(more, size.passes)
+        specs += _of_weights(more, size.passes)
+        for structure in ("filter", "channel"):
+            methods = _changed(size.some(UNIT_CHANGES), half)
+            specs += expand(size, [RESNET20], methods, at=UNITS, structure=structure)
     return specs
 
 
-def _changed(size: Size, passes: int | None) -> list[RunSpec]:
-    methods = [replace(BiP(), **change) for change in size.some(CHANGES)]
-    if passes is not None:
-        methods = [method.scaled(max(1, passes // method.passes)) for method in methods]
+def _of_weights(size: Size, passes: int | None) -> list[RunSpec]:
+    methods = _changed(size.some(CHANGES), passes)
     shorter, longer = (BiP().scaled(methods[0].epochs * n // 2) for n in (1, 4))
     return expand(size, [RESNET20], [*methods, shorter, longer], at=[0.95])
+
+
+def _changed(changes: Iterable[dict[str, Any]], passes: int | None) -> list[BiP]:
+    methods = [replace(BiP(), **change) for change in changes]
+    if passes is None:
+        return methods
+    return [method.scaled(max(1, passes // method.passes)) for method in methods]
 
 
 def _full_size(size: Size) -> list[RunSpec]:
