@@ -157,6 +157,7 @@ ROWS: dict[str, Row] = {
     "biprune, magnitude": by_biprune(
         lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
     ),
+    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiP(epochs=passes, lr=lr)),
     "biprune, BiP in one pass": by_biprune(
         lambda passes, lr: biprune.BiP.paper(epochs=passes, lr=lr, passes=1)
     ),
