@@ -90,7 +90,7 @@ class BiP(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
 
-    settings_version: ClassVar[int] = 3
+    settings_version: ClassVar[int] = 4
 
     epochs: int = 100
     schedule: Shape = "cosine"
