@@ -35,6 +35,7 @@ def main() -> None:
     parser.add_argument("images", type=Path)
     options = parser.parse_args()
     store = Store(options.store)
+    options.images.mkdir(parents=True, exist_ok=True)
     for name, comparison in drawn(store).items():
         with TemporaryDirectory() as folder:
             write_figures([comparison], folder)
