@@ -15,7 +15,7 @@ from biprune.experiments.presets.scales import Scale
 from biprune.experiments.spec import TRAIN, RunSpec, covered_by
 from biprune.models import create_model
 
-UNITS = {"year": 31_557_600, "day": 86_400, "hour": 3_600, "minute": 60}
+DURATIONS = {"year": 31_557_600, "day": 86_400, "hour": 3_600, "minute": 60}
 
 
 class DataSize(NamedTuple):
@@ -58,8 +58,8 @@ SPEEDS: dict[Scale, Speed] = {
 class Estimate:
     """Runs and the dense runs they start from; what all of them pass over.
 
-    Passes are over the data, forward and backward, `images` and `macs`, the multiply-accumulates
-    of their forward, are of all passes. The few passes that scoring at initialization takes are not
+    Passes are over the data, forward and backward; `images`, and `macs`, the multiply-accumulates
+    of their forward, are those of all passes. The few that scoring at initialization takes are not
     counted, nor is evaluation.
     """
 
@@ -76,12 +76,7 @@ class Estimate:
         'about 100 seconds'
         """
         seconds = self.macs / speed.macs + self.images / speed.images
-        for unit, length in (
-            ("year", 31_557_600),
-            ("day", 86_400),
-            ("hour", 3_600),
-            ("minute", 60),
-        ):
+        for unit, length in DURATIONS.items():
             if seconds >= 2 * length:
                 return f"about {round(seconds / length)} {unit}s"
         return f"about {round(seconds)} seconds" if seconds >= 1.5 else "about a second"
