@@ -549,6 +549,7 @@ def test_a_step_knows_where_it_is() -> None:
     assert [now.done for now in run] == pytest.approx([n / 12 for n in range(12)])
     assert {now.total for now in run} == {12}
     assert [now.number for now in run if now.ends_epoch] == [4, 8, 12]
+    assert [now.finished(last=4) for now in run] == [1 / 12, 2 / 12, 3 / 12, *[1.0] * 9]
 
 
 @pytest.mark.parametrize(

@@ -39,6 +39,10 @@ class Moment(NamedTuple):
         """The steps of the run."""
         return self.epochs * self.steps
 
+    def finished(self, last: int) -> float:
+        """The fraction that is finished when the step ends; all of it from step `last` on."""
+        return self.number / self.total if self.number < last else 1.0
+
     @property
     def ends_epoch(self) -> bool:
         """Whether it is the epoch's last."""

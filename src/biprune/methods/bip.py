@@ -263,7 +263,7 @@ class BiPAlgorithm:
             self._implicit_ratio = optimizer.implicit_ratio()
         # The mask is drawn at the end of the step, so that the last one is at the target.
         last = end_of_ramp(method.ramp, now.total) if method.settle else now.total
-        optimizer.sparsity = self._sparsity(now.number / now.total if now.number < last else 1.0)
+        optimizer.sparsity = self._sparsity(now.finished(last))
         optimizer.redraws = draws_mask(now.number, every=method.mask_every, last=last)
         optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss

@@ -105,7 +105,7 @@ class GMPAlgorithm:
         self.weights.step()
         last = end_of_ramp(self._method.ramp, now.total)
         if draws_mask(now.number, every=self._method.mask_every, last=last):
-            self._redraw(self._sparsity(now.number / now.total if now.number < last else 1.0))
+            self._redraw(self._sparsity(now.finished(last)))
         return loss
 
     def record(self) -> Record:
