@@ -43,17 +43,18 @@ def main() -> None:
 
 
 def drawn(store: Store) -> dict[str, Comparison]:
-    """The files, and of what they are."""
-    laptop_runs = laptop(store)
-    cells = tuple(cell for cell in laptop_runs.cells if cell.sparsity == SPARSITY)
-    return {
-        "resnet-8-on-cifar-10-accuracy.svg": laptop_runs,
-        "resnet-8-on-cifar-10-passes.svg": replace(laptop_runs, cells=cells),
-        "resnet-20-on-cifar-10-iou.svg": full_size(store),
-    }
+    """The files, and of what they are; without those that the store has no runs for."""
+    found: dict[str, Comparison] = {}
+    if compared := laptop(store):
+        cells = tuple(cell for cell in compared.cells if cell.sparsity == SPARSITY)
+        found["resnet-8-on-cifar-10-accuracy.svg"] = compared
+        found["resnet-8-on-cifar-10-passes.svg"] = replace(compared, cells=cells)
+    if compared := full_size(store):
+        found["resnet-20-on-cifar-10-iou.svg"] = compared
+    return found
 
 
-def laptop(store: Store) -> Comparison:
+def laptop(store: Store) -> Comparison | None:
     """The rows that are drawn, each under one name whatever its runs differ in.
 
     Dense are the networks that were trained on as long and not pruned.
@@ -61,9 +62,10 @@ def laptop(store: Store) -> Comparison:
     runs = Runs(store)
     trained_on = sample_of(GMP_NESTEROV(runs, 0.0))
     picked = {name: [r for s in HIGH for r in pick(runs, s)] for name, pick in LINES.items()}
-    parts = {name: _compared(store, records) for name, records in picked.items() if records}
+    compared = {name: _compared(store, records) for name, records in picked.items()}
+    parts = {name: part for name, part in compared.items() if part}
     everything = _compared(store, [r for records in picked.values() for r in records])
-    return replace(
+    return everything and replace(
         everything,
         title="ResNet-8 on CIFAR-10",
         dense=trained_on if trained_on.n else None,
@@ -72,13 +74,15 @@ def laptop(store: Store) -> Comparison:
     )
 
 
-def full_size(store: Store) -> Comparison:
+def full_size(store: Store) -> Comparison | None:
     records = [store.get(spec) for spec in PRESETS["full-size"].specs("laptop")]
     compared = _compared(store, [r for r in records if r is not None and r.status == "done"])
-    return replace(compared, title="ResNet-20 on CIFAR-10")
+    return compared and replace(compared, title="ResNet-20 on CIFAR-10")
 
 
-def _compared(store: Store, records: list[RunRecord]) -> Comparison:
+def _compared(store: Store, records: list[RunRecord]) -> Comparison | None:
+    if not records:
+        return None
     dense = [store.get(record.spec.dense_spec) for record in records]
     (comparison,) = summarise([*records, *(record for record in dense if record is not None)])
     return comparison

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Mapping
+from math import sqrt
 from statistics import NormalDist, median
 
 from biprune.experiments.presets import PRESETS
@@ -24,6 +25,7 @@ STUDIES: dict[Study, str] = {
     ("cifar10", "channel"): "its channels",
 }
 NO_CHANGE = ""
+FEWEST_POOLED = 10  # changes that tell a spread
 HEAD = ("change of `bip` (seeds)", *STUDIES.values())
 
 
@@ -67,16 +69,17 @@ def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord])
 
 
 def _pooled(runs: Mapping[tuple[str, Study], list[RunRecord]]) -> Iterator[str]:
-    """The standard error of a difference of two seeds, from all changes together.
+    """The standard error of a difference of two seeds, from the runs of a study together.
 
-    By two seeds it is estimated as |z| times the true one, z standard normal. The median over the
-    changes tells the true one if they share it, and is not moved by the few that break training.
+    What the seeds differ by, x, has twice the variance of a run, and so has a difference on each
+    seed; the mean of two such has half of that. The deviation of x is told by the median distance
+    to the median, which the few changes that break training do not move.
     """
     for study, name in STUDIES.items():
-        changed = (found for (change, own), found in runs.items() if change and own == study)
-        paired = [less(found, runs[NO_CHANGE, study]) for found in changed]
-        errors = [p.error for p in paired if p is not None and p.error is not None and p.n == 2]
-        if errors:
-            error = median(errors) / NormalDist().inv_cdf(0.75)
+        samples = [sample_of(found) for (_, own), found in runs.items() if own == study]
+        gaps = [sample.values[0] - sample.values[1] for sample in samples if sample.n == 2]
+        if len(gaps) >= FEWEST_POOLED:
+            middle = median(gaps)
+            deviation = median(abs(gap - middle) for gap in gaps) / NormalDist().inv_cdf(0.75)
             yield f"\nOn {name}, with two seeds, a difference has a standard error of about"
-            yield f"{error:.2f}, by the median of all {len(errors)}."
+            yield f"{deviation / sqrt(2):.2f}, by the spread of all {len(gaps)}."

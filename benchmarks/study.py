@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from biprune.experiments.environment import environment
+from biprune.report.formatting import spread
 
 Record = Mapping[str, Any]
 
@@ -57,5 +58,5 @@ def cell(values: Sequence[float]) -> str:
     """Mean ± standard deviation (number of seeds), empty if there are none."""
     if not values:
         return ""
-    spread = statistics.stdev(values) if len(values) > 1 else 0.0
-    return f"{statistics.mean(values):.2f} ± {spread:.2f} ({len(values)})"
+    std = statistics.stdev(values) if len(values) > 1 else None
+    return f"{spread(statistics.mean(values), std)} ({len(values)})"

@@ -50,6 +50,31 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
         biprune.compare(["bip"], data, "resnet8", data_options={"subset": 9}, **TINY)
 
 
+def test_dense_is_compared_once_a_seed(tmp_path: Path) -> None:
+    result = biprune.compare(
+        ["dense"], "digits", "resnet8", data_options={"subset": 200}, store=tmp_path, **TINY
+    )
+    found = [(r.spec.sparsity, r.status) for r in result.records if r.spec.method == "dense"]
+    assert found == [(0.0, "done")] * 2
+    assert "hole" not in result.table()
+
+
+@pytest.mark.parametrize(
+    ("model", "options", "said"),
+    [
+        ("resnet9", {}, "Unknown model 'resnet9'"),
+        ("resnet8", {"depth": 3}, "Model 'resnet8' does not take `depth`"),
+    ],
+)
+def test_a_model_that_is_not_known_is_refused_before_any_run(
+    tmp_path: Path, model: str, options: dict[str, int], said: str
+) -> None:
+    wrong = {**TINY, "model_options": options}
+    with pytest.raises(ValueError, match=said):
+        biprune.compare(["omp"], "digits", model, store=tmp_path / "store", **wrong)
+    assert not (tmp_path / "store").exists()
+
+
 def test_data_loaded_without_verifying_is_compared_without(tmp_path: Path) -> None:
     folder = tmp_path / "cifar-10-batches-bin"
     folder.mkdir()

@@ -8,7 +8,7 @@ from collections import Counter
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import pytest
@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import biprune
+from biprune.batches import classification_loss
 from biprune.loop import Record
 from biprune.methods import METHODS, Method, get_method
 from biprune.methods.base import TrainingMethod
@@ -403,6 +404,19 @@ def test_a_run_that_diverges_says_so(method: type[Method], data: list) -> None:
     rates = {name: 1e30 for name in ("lr", "score_lr") if name in scaled.settings}
     with pytest.raises(FloatingPointError, match=r"(loss|weights) became .* at step"):
         biprune.prune(build(Net), data, replace(scaled, **rates), sparsity=0.5)
+
+
+@pruning
+def test_gradients_that_are_not_finite_under_a_loss_that_is(
+    method: type[Method], data: list
+) -> None:
+    def loss(model: nn.Module, batch: Any) -> Tensor:
+        root = (0 * next(model.parameters())).square().sum().sqrt()  # 0, with a gradient of 0 / 0
+        return classification_loss(model, batch) + root
+
+    said = r"became .* at step|contain NaN, as gradients or weights do"
+    with pytest.raises(FloatingPointError, match=said):
+        biprune.prune(build(Net), data, method().scaled(EPOCHS), sparsity=0.5, loss=loss)
 
 
 @methods

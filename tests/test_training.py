@@ -553,13 +553,18 @@ def test_a_step_knows_where_it_is() -> None:
 
 
 @pytest.mark.parametrize(
-    ("every", "last", "drawn"),
+    ("every", "end", "drawn"),
     [(1, 10, [*range(1, 11)]), (4, 10, [4, 8, 10]), (4, 8, [4, 8]), (50, 10, [10]), (3, 1, [1])],
 )
-def test_masks_are_drawn_every_so_often_and_at_the_last(
-    every: int, last: int, drawn: list[int]
+def test_masks_are_drawn_every_so_often_and_where_the_ramp_ends(
+    every: int, end: int, drawn: list[int]
 ) -> None:
-    assert [n for n in range(1, 21) if draws_mask(n, every=every, last=last)] == drawn
+    """After that only if they do not settle, and never at the last step for its own sake."""
+    steps = range(1, 20)
+    settled = [n for n in steps if draws_mask(n, every=every, ramp_end=end, settles=True)]
+    moving = [n for n in steps if draws_mask(n, every=every, ramp_end=end, settles=False)]
+    assert settled == drawn
+    assert moving == drawn + [n for n in steps if n > end and n % every == 0]
 
 
 def test_where_a_ramp_ends() -> None:

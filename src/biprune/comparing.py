@@ -16,6 +16,7 @@ from biprune.experiments.store import Store
 from biprune.experiments.sweep import sweep
 from biprune.loop import Event
 from biprune.methods import Method, get_method
+from biprune.models import check_model
 
 RIVAL = "gmp"  # cheap and strong: a comparison without it flatters the others
 
@@ -82,6 +83,7 @@ def compare(
     ...     sorted(record.spec.method for record in result.records)
     ['gmp', 'omp', 'train']
     """
+    check_model(model, model_options or {})
     name, options, root = _data_of(data, data_options, root)
     specs = grid(
         with_rival(methods),

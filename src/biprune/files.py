@@ -6,16 +6,16 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from uuid import uuid4
 
 
 def writable_folder(folder: Path | str) -> Path:
     """Create `folder` if need be and make sure that files can be written into it."""
     folder = Path(folder)
-    probe = folder / f".write-test-{os.getpid()}"
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        probe.touch()
-        probe.unlink()
+        TemporaryFile(dir=folder).close()
     except OSError as error:
         reason = error.strerror or str(error)
         raise OSError(f"Cannot write to the folder {str(folder)!r}: {reason}.") from None
@@ -24,11 +24,14 @@ def writable_folder(folder: Path | str) -> Path:
 
 @contextmanager
 def replaced(path: Path | str) -> Iterator[Path]:
-    """A temporary file beside `path`, which takes its place if all goes well."""
+    """A temporary file beside `path`, which takes its place if all goes well.
+
+    No other process has its name, also where they share the folder from machines of their own.
+    """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot write the file {str(path)!r}: it is a folder.")
-    temporary = writable_folder(path.parent) / f".{path.name}.{os.getpid()}"
+    temporary = writable_folder(path.parent) / f".{path.name}.{uuid4().hex}"
     try:
         yield temporary
         os.replace(temporary, path)

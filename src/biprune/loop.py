@@ -133,7 +133,7 @@ def fit(
 
     Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
     checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
-    way (0 is before the first). A loss or a weight that is not finite ends the run with
+    way (0 is before the first). A loss, a gradient or a weight that is not finite ends the run with
     FloatingPointError before the checkpoint is touched.
     """
     keep = sorted(set(keep_epochs))
@@ -150,16 +150,20 @@ def fit(
             train_mode_(model)
             started, losses = time.perf_counter(), []
             for step, group in enumerate(algorithm.groups(setup.batches, steps)):
-                loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
+                try:
+                    loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
+                except FloatingPointError:  # of scores that cannot be ranked
+                    what = "The gradients became infinite or NaN"
+                    raise _diverged(what, stage, epoch, step, checkpoint) from None
                 if not math.isfinite(loss):
                     what = f"The loss became {loss}"
-                    raise FloatingPointError(_diverged(what, stage, epoch, step, checkpoint))
+                    raise _diverged(what, stage, epoch, step, checkpoint)
                 losses.append(loss)
                 if setup.progress and step + 1 < steps:
                     setup.progress(Event(stage, epoch, epochs, step + 1, steps, loss))
             if not _is_finite(model, algorithm):
                 what = "The weights became infinite or NaN"
-                raise FloatingPointError(_diverged(what, stage, epoch, steps - 1, checkpoint))
+                raise _diverged(what, stage, epoch, steps - 1, checkpoint)
             seconds = time.perf_counter() - started
             run.cost += Cost(seconds, *passes.take_counts())
 
@@ -285,8 +289,12 @@ def _resume(checkpoint: Checkpoint | None, model: nn.Module, algorithm: Algorith
     return Fit(saved["history"], Cost(**saved["cost"]), saved["states"])
 
 
-def _diverged(what: str, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None) -> str:
+def _diverged(
+    what: str, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None
+) -> FloatingPointError:
     text = f"{what} at step {step + 1} of epoch {epoch + 1} ({stage})."
     if checkpoint and epoch > 0:
         text += f" The state after epoch {epoch} is kept in {str(checkpoint.path)!r}."
-    return text + " Lower the learning rate, or look at the data and the loss function."
+    return FloatingPointError(
+        f"{text} Lower the learning rate, or look at the data and the loss function."
+    )

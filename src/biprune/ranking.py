@@ -84,7 +84,10 @@ def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = 
     threshold = scores.kthvalue(scores.numel() - k + 1).values.item()
     if found := _cut_at(scores, k, threshold):
         return found
-    raise ValueError("Scores to select by contain NaN; was the loss finite?")
+    raise FloatingPointError(
+        "The scores to select by contain NaN, as gradients or weights do. Lower the learning rate, "
+        "or look at the data and the loss function."
+    )
 
 
 def _sampled_band(scores: Tensor, k: int) -> Band:

@@ -93,6 +93,7 @@ def end_of_ramp(ramp: float, steps: int) -> int:
     return max(1, round(ramp * steps))
 
 
-def draws_mask(number: int, *, every: int, last: int) -> bool:
-    """Whether a mask is drawn at the end of step `number`, from 1: never after the `last`."""
-    return number == last or (number < last and number % every == 0)
+def draws_mask(number: int, *, every: int, ramp_end: int, settles: bool) -> bool:
+    """Whether a mask is drawn at the end of step `number`, from 1: always at the ramp's end."""
+    over = settles and number > ramp_end
+    return number == ramp_end or (number % every == 0 and not over)

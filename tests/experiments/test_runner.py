@@ -1,12 +1,15 @@
 from __future__ import annotations
 
+import multiprocessing
 import os
 import shutil
 import signal
 import subprocess
 import sys
+import time
+from collections.abc import Generator
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -114,6 +117,24 @@ def test_records_that_came_without_their_dense_models(tmp_path: Path) -> None:
     assert timeless(runner.run(spec("random")))["status"] == "done"
 
 
+def test_a_dense_run_that_was_done_is_not_lost_to_a_later_failure(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    runner = Runner(Store(tmp_path))
+    dense = spec("omp").dense_spec
+    before = runner.run(dense)
+    shutil.rmtree(tmp_path / "dense")
+
+    def broken(*_: object, **__: object) -> None:
+        raise FileNotFoundError("the data is elsewhere")
+
+    monkeypatch.setattr("biprune.experiments.runner._load", broken)
+    record = runner.run(spec("omp"))
+    assert record is not None
+    assert "The dense run failed: FileNotFoundError: the data is elsewhere" in (record.error or "")
+    assert runner.store.get(dense) == before
+
+
 def test_a_dense_model_that_was_not_written_to_its_end_is_trained_again(tmp_path: Path) -> None:
     runner = Runner(Store(tmp_path))
     dense = spec("omp").dense_spec
@@ -197,6 +218,23 @@ def test_workers_give_the_same_records(tmp_path: Path) -> None:
     parallel = {r.key: timeless(r) for r in sweep(specs, shared, workers=2)}
     assert parallel == serial
     assert len(serial) == 6
+
+
+def test_a_sweep_that_is_broken_off_ends_its_own_processes_alone(tmp_path: Path) -> None:
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    bystander.start()
+    try:
+        specs = grid(["omp", "gmp"], sparsities=[0.3, 0.6], passes=1, **TINY)
+        runs = sweep(specs, Runner(Store(tmp_path)), workers=2)
+        next(runs)
+        cast(Generator[RunRecord, None, None], runs).close()
+        for child in multiprocessing.active_children():
+            if child.pid != bystander.pid:
+                child.join(timeout=30)
+        assert multiprocessing.active_children() == [bystander]
+    finally:
+        bystander.terminate()
+        bystander.join()
 
 
 KILLED = """

@@ -3,6 +3,7 @@ from __future__ import annotations
 import copy
 import itertools
 import math
+from collections import Counter
 from typing import Any
 
 import pytest
@@ -364,8 +365,8 @@ def test_a_ticket_before_the_mask_follows_the_sparsity_is_refused(conv_net: nn.M
         opt.ticket()
 
 
-def scheme(name: str, lower_steps: int = 1, size: int = 3) -> list[list[int]]:
-    method = BiP.paper(batches=name, lower_steps=lower_steps)
+def scheme(name: str, lower_steps: int = 1, size: int = 3, passes: int = 2) -> list[list[int]]:
+    method = BiP.paper(batches=name, lower_steps=lower_steps, passes=passes)
     model = nn.Linear(4, 2)
     data = list(range(size))
     setup = Setup(data, classification_loss)
@@ -383,6 +384,16 @@ def test_batch_schemes() -> None:
     assert scheme("different", 2) == [[0, 1, 2], [1, 2, 0], [2, 0, 1]]
     assert scheme("same", 2) == [[0, 1, 1], [2, 0, 0], [1, 2, 2]]
     assert scheme("reverse", 2) == [[0, 1, 2], [2, 0, 1], [1, 2, 0]]
+    assert scheme("different", 2, size=2, passes=1) == [[0, 1], [1, 0]]
+
+
+@pytest.mark.parametrize(("name", "passes"), [("different", 2), ("same", 2), ("different", 1)])
+def test_the_mask_sees_every_batch_of_a_loader_that_keeps_its_order(name: str, passes: int) -> None:
+    for lower_steps, size in itertools.product((1, 2, 3, 5), range(1, 13)):
+        groups = scheme(name, lower_steps, size, passes)
+        assert sorted(group[-1] for group in groups) == [*range(size)]
+        lower = Counter(batch for group in groups for batch in group[:lower_steps])
+        assert lower == dict.fromkeys(range(size), lower_steps)
 
 
 def test_the_published_run_by_hand(

@@ -64,6 +64,7 @@ def test_close_is_not_equal() -> None:
     assert farthest(one, [near, far], "iou") == pytest.approx(1 - 16 / 24)
     assert farthest(one, [near, far], "hamming") == pytest.approx(8 / 40)
     assert farthest(one, [], "iou") == 1.0
+    assert farthest(mask(), [mask()], "iou") == 0.0  # nothing is kept, nothing differs
     _, verdict, _ = first_settled([one, one, near, one, near], epochs=20)
     assert verdict == "the mask settled after epoch 5"
     _, verdict, epoch = first_settled([one, one, far, one, far, one, one, far], epochs=9)

@@ -206,15 +206,16 @@ def test_the_default_run_by_hand(
         score_pruned=single,
     )
     steps = 3 * len(data)
-    last = steps if single else round(method.ramp * steps)
+    end = round(method.ramp * steps)
     for number, batch in enumerate(islice(cycle(data), steps)):
         factor = (1 + math.cos(math.pi * number / steps)) / 2
         reference.lr, reference.score_lr = method.lr * factor, method.score_lr * factor
-        left = max(0.0, 1 - (number + 1) / steps / method.ramp)
+        left = 0.0 if number + 1 >= end else 1 - (number + 1) / steps / method.ramp
         reference.sparsity = 0.8 * (1 - left**3)
         before = reference.mask
         reference.both(batch)
-        if number + 1 > last or ((number + 1) % mask_every and number + 1 < last):
+        due = (number + 1) % mask_every == 0 and (single or number < end)
+        if not due and number + 1 != end:
             reference.mask = before
     for name, mask in ticket.masks.items():
         assert torch.equal(mask.double(), reference.mask[name])

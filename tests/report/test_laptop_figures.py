@@ -34,6 +34,14 @@ def test_runs_of_different_length_are_one_line(tmp_path: Path) -> None:
     assert lines.dense is None
 
 
+def test_what_has_no_runs_is_not_drawn(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    assert drawn(store) == {}
+    for spec in PRESETS["full-size"].specs("laptop"):
+        store.put(run().model_copy(update={"spec": spec, "resolved": spec.resolved}))
+    assert [*drawn(store)] == ["resnet-20-on-cifar-10-iou.svg"]
+
+
 def test_dense_networks_are_those_with_as_much_training(tmp_path: Path) -> None:
     store = Store(tmp_path)
     for spec in [*PRESETS["controls"].specs("laptop"), *PRESETS["methods"].specs("laptop")]:

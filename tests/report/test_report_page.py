@@ -13,7 +13,7 @@ import pytest
 from hand_records import dense, failed, realistic, run
 from PIL import Image
 
-from biprune.files import write_text
+from biprune.files import replaced, write_text
 from biprune.methods import BiP
 from biprune.report import ReferencePoint, summarise, write_figures, write_page, write_report
 from biprune.report.details import details_html
@@ -94,6 +94,12 @@ def test_the_verdict_in_sentences() -> None:
         "bip, imp and omp at sparsities of 50 % and 90 %: 2 seeds, 11 pruning runs and 2 dense "
         "runs. 2 runs missing or failed."
     )
+
+
+def test_none_is_best_among_runs_of_different_seeds() -> None:
+    (comparison,) = summarise([run("omp", 0.9, 0, 70.0), run("gmp", 0.9, 1, 80.0)])
+    said = "At 90 %, the sparsest tried, none is ahead of all others over the seeds they share."
+    assert said in verdict_sentences(comparison)
 
 
 def test_many_variants_are_counted_by_method() -> None:
@@ -201,3 +207,13 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == ["report.html"]
     with pytest.raises(IsADirectoryError, match="it is a folder"):
         write_page([run("bip")], tmp_path)
+
+
+def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path: Path) -> None:
+    path = tmp_path / "record.json"
+    with replaced(path) as one, replaced(path) as other:
+        one.write_text("one")
+        other.write_text("other")
+        assert (one.read_text(), other.read_text()) == ("one", "other")
+    assert path.read_text() == "one"  # the outer one ends last
+    assert os.listdir(tmp_path) == ["record.json"]

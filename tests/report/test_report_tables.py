@@ -33,6 +33,19 @@ def test_the_accuracy_table() -> None:
     assert list(table.notes) == ["*", "**", "†"]
 
 
+def test_the_best_is_so_over_the_seeds_that_both_have() -> None:
+    """Behind in every seed that the other has, ahead by the mean of seeds that it has not."""
+    few, more = seeds("omp", 0.9, 70.5, 70.5), seeds("gmp", 0.9, 70.0, 70.0, 80.0)
+    (comparison,) = summarise([*few, *more])
+    rows = accuracy_table(comparison).rows
+    assert (rows["gmp"][0].text, rows["omp"][0].text) == ("73.33 ± 5.77", "70.50 ± 0.00")
+    assert (rows["gmp"][0].is_best, rows["omp"][0].is_best) == (False, True)
+    (comparison,) = summarise([run("omp", 0.9, 0, 70.0), run("gmp", 0.9, 1, 80.0)])
+    assert not any(row[0].is_best for row in accuracy_table(comparison).rows.values())
+    (comparison,) = summarise([run("omp", 0.9, 0, 70.0), run("gmp", 0.9, 0, 70.0)])
+    assert all(row[0].is_best for row in accuracy_table(comparison).rows.values())
+
+
 def test_what_was_not_pruned_is_no_winning_ticket() -> None:
     (comparison,) = summarise([dense(0, 90.0), *seeds("bip", 0.0, 95.0), *seeds("bip", 0.9, 90.0)])
     assert [entry.marks for entry in accuracy_table(comparison).rows["bip"]] == [(), ("*",)]

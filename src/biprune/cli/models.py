@@ -36,16 +36,12 @@ def model_argument(own: str | None) -> str:
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse an unknown model or option before any data is read, by building one.
+    """Refuse an unknown model or option before any data is read; let the user's own be found."""
+    from biprune import models
 
-    The user's own is not built here, since it may depend on the data's sizes.
-    """
-    from biprune import create_model
-
+    models.check_model(name, options)
     if ":" in name:
         _look_here()
-    else:
-        create_model(name, **options)
 
 
 def build_model(

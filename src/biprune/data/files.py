@@ -3,9 +3,9 @@
 import hashlib
 import http.client
 import logging
-import os
 import urllib.request
 from pathlib import Path
+from uuid import uuid4
 
 import numpy as np
 import torch
@@ -51,7 +51,7 @@ def download(url: str, target: Path, md5: str) -> None:
     """Fetch `url` to `target`, which appears only once it is complete and its md5 sum is right."""
     logger.info("Downloading %s to %s", url, target)
     target.parent.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(f"{target.name}.{os.getpid()}.part")
+    part = target.with_name(f"{target.name}.{uuid4().hex}.part")
     try:
         with (
             urllib.request.urlopen(url, timeout=TIMEOUT_SECONDS) as response,

@@ -33,7 +33,7 @@ def grid(
     `passes` gives each method that many passes over the data, whatever it makes of them, but IMP
     so many in each round: several rounds are what it is. None leaves each method its own length.
     `dense` are options of `train`. IMP stops at every sparsity of the grid, so that one deep run
-    passes them all.
+    passes them all. A method that does not prune is at sparsity 0 alone.
     """
     if passes is not None:
         check_whole("passes", passes, at_least=1)
@@ -43,7 +43,7 @@ def grid(
             model=model,
             data=data,
             method=method.name,
-            sparsity=sparsity,
+            sparsity=sparsity if method.prunes else 0.0,
             structure=structure,
             seed=seed,
             settings=_adapted(method, sparsity, sparsities, passes).settings,

@@ -74,7 +74,13 @@ class Runner:
             return _failed(spec, f"{type(error).__name__}: {error}")
 
     def _keep(self, record: RunRecord) -> RunRecord:
-        """Store a record; a run that is over needs no state."""
+        """Store a record; a run that is over needs no state.
+
+        A dense run may be over and run again for its model: a failure does not replace its record.
+        """
+        before = self.store.get(record.spec)
+        if record.error is not None and before is not None and before.status == "done":
+            return record
         kept = self._put(record)
         if record.error is None:
             self.store.forget_checkpoint(record.spec)

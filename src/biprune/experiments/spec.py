@@ -41,8 +41,8 @@ class RunSpec(BaseModel):
 
     `method` is a name of `METHODS` or "train", the dense run alone. `settings`, `dense` and
     `data_options` hold only what differs from the defaults of the method, of `train` and of
-    `load_data`; anything else is taken out, so that one run has one spec. `seed` decides the data
-    split, the initial weights and both runs.
+    `load_data`; anything else is taken out, so that its key is the same written out or not. `seed`
+    decides the data split, the initial weights and both runs.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")

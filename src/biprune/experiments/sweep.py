@@ -73,15 +73,17 @@ def _attempts(
     threads = max(1, torch.get_num_threads() // workers)
     silent = replace(runner, progress=None)  # what listens lives in this process
     context = multiprocessing.get_context("spawn")
+    others = multiprocessing.active_children()
     try:
         with ProcessPoolExecutor(workers, context, _start_worker, (threads,)) as pool:
             futures = {pool.submit(silent.run, spec, wait=False): spec for spec in specs}
+            own = [child for child in multiprocessing.active_children() if child not in others]
             try:
                 for future in as_completed(futures):
                     yield futures[future], future.result()
             except BaseException:
                 pool.shutdown(wait=False, cancel_futures=True)
-                for child in multiprocessing.active_children():
+                for child in own:
                     child.terminate()
                 raise
     except BrokenProcessPool:

@@ -78,8 +78,8 @@ class BiP(TrainingMethod):
     momentum they had. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
     The scores have a `score_momentum` of their own (None: `momentum`); those of pruned weights are
-    learned with `score_pruned`. Masks are drawn anew every `mask_every` iterations and at the last,
-    which with `settle` is the one at which the `ramp` ends. None for either is as the structure
+    learned with `score_pruned`. Masks are drawn anew every `mask_every` iterations and at the end
+    of the `ramp`, after which with `settle` they are fixed. None for either is as the structure
     asks for: single weights are scored when pruned and do not settle, units of many weights are
     not and do.
     """
@@ -261,10 +261,12 @@ class BiPAlgorithm:
             return loss  # before NaN scores could be ranked
         if now.ends_epoch:
             self._implicit_ratio = optimizer.implicit_ratio()
-        # The mask is drawn at the end of the step, so that the last one is at the target.
-        last = end_of_ramp(method.ramp, now.total) if method.settle else now.total
-        optimizer.sparsity = self._sparsity(now.finished(last))
-        optimizer.redraws = draws_mask(now.number, every=method.mask_every, last=last)
+        # The mask is drawn at the end of the step, and at the target where the ramp ends.
+        end, settles = end_of_ramp(method.ramp, now.total), bool(method.settle)
+        optimizer.sparsity = self._sparsity(now.finished(end))
+        optimizer.redraws = draws_mask(
+            now.number, every=method.mask_every, ramp_end=end, settles=settles
+        )
         optimizer.step() if method.passes == 1 else optimizer.upper_step()
         return loss
 

@@ -257,5 +257,5 @@ def farthest(masks: Masks, others: Sequence[Masks], distance: Distance) -> float
         theirs = other.units()
         differ = int(torch.count_nonzero(mine ^ theirs))
         of = mine.numel() if distance == "hamming" else int(torch.count_nonzero(mine | theirs))
-        distances.append(differ / of)
+        distances.append(differ / max(of, 1))  # of nothing kept, nothing differs
     return max(distances)

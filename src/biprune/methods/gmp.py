@@ -103,9 +103,9 @@ class GMPAlgorithm:
         if not math.isfinite(loss):
             return loss  # before NaN weights could be ranked
         self.weights.step()
-        last = end_of_ramp(self._method.ramp, now.total)
-        if draws_mask(now.number, every=self._method.mask_every, last=last):
-            self._redraw(self._sparsity(now.finished(last)))
+        end, every = end_of_ramp(self._method.ramp, now.total), self._method.mask_every
+        if draws_mask(now.number, every=every, ramp_end=end, settles=True):
+            self._redraw(self._sparsity(now.finished(end)))
         return loss
 
     def record(self) -> Record:

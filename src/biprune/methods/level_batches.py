@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import chain
+from math import gcd
 from typing import Literal
 
 from biprune.batches import Batch, take
@@ -20,25 +21,23 @@ def level_batches(
     persistent workers have a single iterator.
     """
     if passes == 1:
-        return zip(*[take(batches, steps * lower_steps)] * lower_steps, strict=True)
+        return _rotated(batches, steps, lower_steps)
     if scheme == "different":
-        stream = take(batches, steps * (lower_steps + 1))
-        return _rotated(zip(*[stream] * (lower_steps + 1), strict=True), steps, lower_steps + 1)
-    lower = take(batches, steps * lower_steps)
+        return _rotated(batches, steps, lower_steps + 1)
     if scheme == "same":
-        return ((*group, group[-1]) for group in zip(*[lower] * lower_steps, strict=True))
+        return ((*group, group[-1]) for group in _rotated(batches, steps, lower_steps))
     first_pass = list(take(batches, steps))
     lower = chain(first_pass, take(batches, steps * (lower_steps - 1)))
     return zip(*[lower] * lower_steps, reversed(first_pass), strict=True)
 
 
-def _rotated(
-    groups: Iterable[Sequence[Batch]], steps: int, roles: int
-) -> Iterator[Sequence[Batch]]:
-    """Swap the roles at each pass where passes hold whole groups.
+def _rotated(batches: Iterable[Batch], steps: int, roles: int) -> Iterator[Sequence[Batch]]:
+    """`steps` groups of `roles` batches, which swap their roles whenever the groups repeat.
 
-    Otherwise a loader that keeps its order would show each batch to one level alone.
+    They do after lcm(steps, roles) batches of a loader that keeps its order: it would show some
+    batches to one role alone.
     """
-    for number, group in enumerate(groups):
-        turn = number * roles // steps if steps % roles == 0 else 0
+    stream = take(batches, steps * roles)
+    for number, group in enumerate(zip(*[stream] * roles, strict=True)):
+        turn = number * gcd(steps, roles) // steps
         yield (*group[turn:], *group[:turn])

@@ -13,7 +13,7 @@ from torch import nn
 from biprune.models.resnet import resnet8, resnet18, resnet20, resnet32, resnet50, resnet56
 from biprune.models.vgg import vgg16
 
-__all__ = ["MODELS", "ModelEntry", "create_model"]
+__all__ = ["MODELS", "ModelEntry", "check_model", "create_model"]
 
 JSON_SCALARS = (str, int, float, bool, NoneType)
 
@@ -82,6 +82,16 @@ def create_model(
     if all(isinstance(value, JSON_SCALARS) for value in arguments.values()):
         vars(model)["created_by"] = {"name": name, **arguments}
     return model
+
+
+def check_model(name: str, options: Mapping[str, object]) -> None:
+    """Refuse an unknown network or option, at no cost: it is built without memory.
+
+    The user's own is not built, since it may depend on the data's sizes.
+    """
+    if ":" not in name:
+        with torch.device("meta"):
+            create_model(name, **options)  # pyright: ignore[reportArgumentType]
 
 
 def _registered_factory(name: str) -> Callable[..., nn.Module]:

@@ -8,7 +8,7 @@ from statistics import fmean
 
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
-from biprune.report.verdict import Sample, Verdict
+from biprune.report.verdict import Sample, Verdict, difference
 
 BUDGET_TOLERANCE = 0.02
 _ROUNDING = 1e-9
@@ -111,6 +111,14 @@ class Comparison:
             for label in self.methods
         }
 
+    def best_at(self, sparsity: float) -> list[Cell]:
+        """Cells that no other of their column is above, on average over the seeds both have.
+
+        One as a rule, several if they are equal, none where they share no seeds.
+        """
+        column = [cell for cell in self.cells if cell.sparsity == sparsity]
+        return [cell for cell in column if all(_is_level(cell, other) for other in column)]
+
     def sparsest_tickets(self) -> list[Sparsest]:
         """The verdict on each method; a sparsity of 0 is no ticket."""
         return [
@@ -126,6 +134,12 @@ class Comparison:
 def sample_of(runs: Iterable[RunRecord]) -> Sample:
     """Test accuracies of finished runs."""
     return Sample({r.spec.seed: r.test_accuracy for r in runs if r.test_accuracy is not None})
+
+
+def _is_level(cell: Cell, other: Cell) -> bool:
+    """Whether a cell is at least as accurate as another."""
+    paired = difference(cell.accuracy, other.accuracy)
+    return paired is not None and paired.mean >= -_ROUNDING
 
 
 def _last(cells: Iterable[Cell]) -> Cell | None:

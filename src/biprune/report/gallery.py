@@ -23,8 +23,8 @@ from biprune.report.formatting import listed, percent_of
 
 Chart = alt.Chart | alt.LayerChart
 _TICKETS = (
-    "Hollow: the mean is at least the dense mean. Filled: the 95 % lower confidence bound of the "
-    "difference, paired by seed, is at least 0. The quiet line spans what was tried."
+    "Hollow: at least as accurate as dense, on average. Filled: the 95 % lower confidence bound of "
+    "the difference, paired by seed, is at least 0. The quiet line spans what was tried."
 )
 _OVERLAP = "1 is a mask that stays. A method whose mask never moves has no line."
 _COST = "Mean and standard deviation over the seeds; the dense training is not counted."

@@ -62,10 +62,11 @@ def verdict_sentences(comparison: Comparison) -> list[str]:
 
 def _best_of_the_sparsest(comparison: Comparison) -> str:
     deepest = max(cell.sparsity for cell in comparison.cells)
-    cells = [cell for cell in comparison.cells if cell.sparsity == deepest]
-    best = max(cells, key=lambda cell: cell.accuracy.mean)
-    budget = ", on a budget of its own" if best.has_other_budget else ""
     where = f"At {percent_of(deepest)}, the sparsest tried"
+    best = next(iter(comparison.best_at(deepest)), None)
+    if best is None:
+        return f"{where}, none is ahead of all others over the seeds they share."
+    budget = ", on a budget of its own" if best.has_other_budget else ""
     return f"{where}, {best.label} is best: {_mean(best)}{budget}."
 
 

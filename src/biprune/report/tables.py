@@ -13,7 +13,7 @@ from biprune.report.verdict import difference
 
 OTHER_BUDGET, INCOMPLETE, UNCLEAR = "†", "‡", "?"
 NOTES = {
-    "*": "the mean is at least the dense mean (a winning ticket by the paper's rule)",
+    "*": "at least as accurate as dense, on average over its seeds (the paper's winning ticket)",
     "**": "the 95 % lower confidence bound of the difference, paired by seed, is at least 0",
     OTHER_BUDGET: "backward passes more than 2 % off the median of the column: not a fair contest",
     INCOMPLETE: "some of its runs are missing or failed: see the holes",
@@ -52,17 +52,16 @@ class Table:
 def accuracy_table(comparison: Comparison, paper: Sequence[ReferencePoint] = ()) -> Table:
     """Mean test accuracy, the best of each sparsity marked; published ones at the same sparsities.
 
+    Cells may have more seeds than others: the best is so over the seeds that it shares with each.
     Published numbers compete with nobody: their training is not ours.
     """
-    best: dict[float, float] = {}
-    for cell in comparison.cells:
-        best[cell.sparsity] = max(cell.accuracy.mean, best.get(cell.sparsity, 0.0))
+    best = {(c.label, c.sparsity) for s in comparison.sparsities for c in comparison.best_at(s)}
 
     def entry(cell: Cell) -> Entry:
         sample, verdict = cell.accuracy, cell.verdict
         won = ("**",) if verdict.by_bound else ("*",) if verdict.by_mean else ()
         won = won if cell.sparsity > 0 else ()  # nothing was pruned, so nothing was won
-        is_best = sample.mean == best[cell.sparsity]
+        is_best = (cell.label, cell.sparsity) in best
         return Entry(spread(sample.mean, sample.std), sample.n, won, is_best)
 
     rows = _rows(comparison, entry) | _published_rows(comparison, paper)
