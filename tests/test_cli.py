@@ -26,7 +26,7 @@ from biprune.cli import app as app_module
 from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
 from biprune.cli.app import app, main
-from biprune.cli.outputs import UNFINISHED
+from biprune.deploy.files.artifact import UNFINISHED
 from biprune.loop import Event
 from biprune.schedule import Shape
 from biprune.structure import Scope
@@ -169,6 +169,12 @@ def net(num_classes, hidden=6):
 
 def five_outputs():
     return nn.Sequential(nn.Flatten(), nn.Linear(64, 5))
+
+def three_channels():
+    return nn.Sequential(nn.Conv2d(3, 4, 3), nn.Flatten(), nn.Linear(144, 10))
+
+def broken():
+    return nn.Linear(1, "ten")
 """
 
 
@@ -200,6 +206,23 @@ def test_own_model_from_the_current_folder(
     message = one_error(run("train own_model:five_outputs digits --epochs 1 --out five"))
     assert "Labels run from 0 to 9, but the model has 5 outputs" in message
     assert "has no function 'nets'" in one_error(run("train own_model:nets digits --out x"))
+    message = one_error(run("train own_model:three_channels digits --out x"))
+    assert "'own_model:three_channels' does not run on images of 'digits', 1 x 8 x 8: " in message
+    message = one_error(run("train own_model:broken digits --out x"))
+    assert "Model 'own_model:broken' cannot be built: TypeError: " in message
+
+
+def test_a_model_trained_elsewhere(run: Run, tmp_path: Path) -> None:
+    data = biprune.load_data("digits", subset=200)
+    model = biprune.create_model("resnet8", in_channels=1, width=2, seed=3)
+    biprune.save_dense(model, tmp_path / "own", data=data.options)
+    loaded = biprune.load_dense(tmp_path / "own")
+    state = loaded.model.state_dict()
+    assert all(torch.equal(state[name], value) for name, value in model.state_dict().items())
+    pruning = f"prune {tmp_path / 'own'} --sparsity 0.5 --epochs 1 --out {tmp_path / 'out'}"
+    assert "rewind" in one_error(run(f"{pruning} --method omp"))
+    assert run(pruning)[0] == 0
+    assert run(f"inspect {tmp_path / 'own'}")[0] == 0
 
 
 def test_moved_data(run: Run, dense: Path, tmp_path: Path) -> None:
@@ -349,6 +372,7 @@ def test_prune_mistakes_about_folders(run: Run, dense: Path, tmp_path: Path) -> 
         ("resnet21 digits", "Closest: resnet20."),
         ("resnet8 digits --model-option depth=3", "does not take `depth`"),
         ("resnet8 digits --model-option shortcut", "`--model-option` takes KEY=VALUE"),
+        ("resnet8 digits --model-option in_channels=3", "'resnet8' does not run on images"),
         ("resnet8 digit", "Unknown data 'digit'."),
         ("resnet8 digits --lr 0", "`lr` must be positive, got 0."),
         ("resnet8 digits --epochs 0", "`epochs` must be at least 1, got 0."),

@@ -58,6 +58,12 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert "Closest: snapshot" in one_error(run(f"reproduce snapshots {store}"))
     assert "--list` shows the names" in one_error(run("reproduce"))
     assert "holds no records" in one_error(run(f"report {tmp_path / 'nowhere'}"))
+    no_data = f"reproduce snapshot --root {tmp_path} {store}"
+    assert f"The data is not in {tmp_path}" in one_error(run(no_data))
+    page = tmp_path / "file" / "report.html"
+    page.parent.touch()
+    assert "Cannot write to the folder" in one_error(run(f"{compare} --report {page}"))
+    assert not list(Store(tmp_path))  # no run was begun
 
 
 def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -82,6 +88,11 @@ def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: 
         assert entry["cost"].keys() == {"paper", "laptop", "smoke"}
         assert entry["cost"]["smoke"]["images"] < entry["cost"]["laptop"]["images"]
     assert reproduce.Scale == Scale
+    lines = run("reproduce --list")[1].splitlines()
+    assert [line for line in lines if not line.startswith(" ")] == [*PRESETS]
+    start = lines.index("snapshot")
+    assert lines[start + 1].startswith("    Figure 1: BiP, IMP and the dense model at 74 %")
+    assert lines[start + 2].startswith("    paper about 2 days, laptop about ")
 
 
 def test_every_preset_runs_at_scale_smoke(run: Run, tmp_path: Path) -> None:  # noqa: F811
@@ -122,6 +133,9 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_done(tmp_path: Path) -> None:
     _, err = process.communicate(timeout=60)
     assert process.returncode == 130, err.decode()
     assert b"Traceback" not in err
+    assert err.decode().endswith(
+        f"interrupted. Run the same command again to go on: what is finished is in {tmp_path}.\n"
+    )
     assert all(record.status == "done" for record in Store(tmp_path))
     while _group_lives(process.pid) and time.monotonic() < deadline + 60:
         time.sleep(0.1)  # multiprocessing's own helper goes last

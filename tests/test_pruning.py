@@ -1,9 +1,11 @@
 from __future__ import annotations
 
+import re
 from collections import UserDict
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -92,6 +94,50 @@ def test_dense_is_the_control(conv_net: nn.Module, batches: Batches, same_state)
     ticket = biprune.prune(conv_net, batches, "dense", sparsity=0.0, evaluate=lambda model: 1.0)
     assert same_state(ticket.model, conv_net)
     assert (ticket.masks.sparsity, ticket.cost.forward_passes, ticket.accuracy) == (0.0, 0, 1.0)
+
+
+@pytest.mark.parametrize("structure", ["weight", "filter", "group"])
+def test_a_ticket_knows_what_its_model_takes(
+    conv_net: nn.Module, batches: Batches, structure: str
+) -> None:
+    ticket = biprune.prune(conv_net, batches, "omp", sparsity=0.5, structure=structure, epochs=1)
+    assert (ticket.input_shape, ticket.input_dtype) == ([1, 8, 8], "float32")
+    images = batches[0][0]
+    torch.testing.assert_close(ticket.shrink()(images), ticket.model(images))
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"evaluate": []}, "`evaluate` must be a function, got list. It is called with the model."),
+        ({"validate": 1}, "`validate` must be a function, got int."),
+        ({"progress": True}, "`progress` must be a function, got bool. It is called with an `Ev"),
+        ({"loss": nn.CrossEntropyLoss()}, "CrossEntropyLoss takes outputs and labels: pass a func"),
+        ({"lr": "0.1"}, "`lr` must be a number, got '0.1'."),
+    ],
+)
+@pytest.mark.parametrize("run", [biprune.train, partial(biprune.prune, sparsity=0.5)])
+def test_what_cannot_be_called_is_refused_before_the_run(
+    conv_net: nn.Module, batches: Batches, run: Any, given: dict[str, object], said: str
+) -> None:
+    heard: list[object] = []
+    with pytest.raises(TypeError, match=re.escape(said)):
+        run(conv_net, batches, epochs=1, **{"progress": heard.append, **given})
+    assert heard == []
+
+
+@pytest.mark.parametrize("shape", [(8, 1), (8,)])
+def test_regression_needs_a_loss_of_its_own(shape: tuple[int, ...]) -> None:
+    """Cross-entropy takes targets of the outputs' shape for probabilities: of one class, 0."""
+    model = nn.Sequential(nn.Linear(4, 1), *([] if len(shape) == 2 else [nn.Flatten(0)]))
+    data = [(torch.randn(8, 4), torch.randn(shape))]
+    with pytest.raises(ValueError, match=r"outputs of shape .* have none to choose from"):
+        biprune.prune(model, data, sparsity=0.5, epochs=1)
+
+
+def test_recurrent_layers_are_pruned_if_named() -> None:
+    with pytest.raises(ValueError, match=r'are pruned if named: include="\*" names everything'):
+        biprune.prune(nn.LSTM(4, 4), [(torch.randn(2, 3, 4), torch.zeros(2))], sparsity=0.5)
 
 
 def test_nested_batches_and_a_users_own_loss(conv_net: nn.Module, batches: Batches) -> None:

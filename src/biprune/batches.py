@@ -89,6 +89,12 @@ def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
         )
     inputs, labels = batch
     logits = model(inputs)
+    if logits.ndim < 2 or logits.shape[1] < 2:
+        raise ValueError(
+            "The default loss is the cross-entropy of classes, of which the outputs of shape "
+            f"{tuple(logits.shape)} have none to choose from. Pass `loss`, a function of "
+            "(model, batch)."
+        )
     try:
         return cross_entropy(logits, labels)
     except IndexError:

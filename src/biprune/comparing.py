@@ -61,7 +61,7 @@ def compare(
     dense: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
-    store: Path | str = "runs",
+    store: Path | str = "runs/store",
     root: Path | str | None = None,
     workers: int = 1,
     progress: Callable[[RunSpec, Event], None] | None = None,

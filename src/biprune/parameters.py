@@ -83,9 +83,16 @@ def prunable(
         raise ValueError(
             f"The model has nothing to prune by {structure.name}: no trainable "
             f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
-            f"`include` (={include!r}) and `exclude` (={exclude!r})."
+            f"`include` (={include!r}) and `exclude` (={exclude!r}).{_hint(structure, include)}"
         )
     return chosen
+
+
+def _hint(structure: Structure, include: Patterns) -> str:
+    """What is pruned by name alone: the default is convolutions, linear layers and attention."""
+    if structure.dim is not None or include is not None:
+        return ""
+    return ' Embeddings and recurrent layers are pruned if named: include="*" names everything.'
 
 
 def _can_be_scored(parameter: nn.Parameter) -> bool:

@@ -19,7 +19,7 @@ from biprune.request import Request, example_of
 from biprune.selection import check_kept
 from biprune.structure import Scope
 from biprune.ticket import Ticket, check_masks, input_fields
-from biprune.training import Evaluate, TrainResult, make_setup, measured
+from biprune.training import Evaluate, TrainResult, check_functions, make_setup, measured
 
 
 def prune(
@@ -57,7 +57,8 @@ def prune(
     "2:4", which takes no `sparsity`; `scope` ranks its units over the whole model ("global") or
     prunes the same fraction of every layer ("layer"). Groups take a `budget` in place of
     `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
-    `round_to` units; they are found by running `example_input`, by default two samples of the data.
+    `round_to` units; they are found by running `example_input`, by default two samples of the data,
+    whose shape the ticket remembers.
     `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
     one unit unless `allow_empty`. The rest is as in `train`.
 
@@ -68,6 +69,7 @@ def prune(
     >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
     True
     """
+    check_functions(loss=loss, evaluate=evaluate, validate=validate, progress=progress)
     request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
     chosen = get_method(method, settings, epochs)
     setup = make_setup(
@@ -81,7 +83,7 @@ def prune(
         progress=progress,
     )
     start = _start(model, channels_last)
-    if example_input is None and (structure == "group" or isinstance(data, Dataset)):
+    if example_input is None:
         example_input = example_of(data, start.model)
     target, left_out = request.target(start.model, example_input)
     outcome = chosen.run(start, setup, target)

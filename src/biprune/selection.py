@@ -24,7 +24,7 @@ def check_sparsity(sparsity: float) -> None:
         raise TypeError(f"`sparsity` must be a number in [0, 1), got {sparsity!r}.")
     if 0 <= sparsity < 1:
         return
-    hint = f" Did you mean {sparsity / 100:g}?" if 1 <= sparsity < 100 else ""
+    hint = f" Did you mean {sparsity / 100:g}?" if 1 < sparsity < 100 else ""
     raise ValueError(f"`sparsity` must be in [0, 1), got {sparsity:g}.{hint}")
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.nn.modules.loss import _Loss
 
 from biprune.batches import Batch, Loss, classification_loss, device_of, take
 from biprune.checkpoint import State, digest
@@ -25,6 +26,12 @@ from biprune.schedule import LRSchedule, Moment, Shape
 from biprune.sgd import make_sgd, set_lr
 
 logger = logging.getLogger(__name__)
+_CALLED_WITH = {
+    "loss": "(model, batch)",
+    "evaluate": "the model",
+    "validate": "the model",
+    "progress": "an `Event`",
+}
 REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
 Evaluate = Callable[[nn.Module], float]
 
@@ -142,6 +149,22 @@ def default_rewind_epoch(epochs: int) -> int:
     return max(1, round(REWIND_FRACTION * epochs))
 
 
+def check_functions(**given: object) -> None:
+    """Refuse what cannot be called before a run, not at its end."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"`{name}` must be a function, got {type(function).__name__}. It is called with "
+                f"{_CALLED_WITH[name]}."
+            )
+        if isinstance(function, _Loss):
+            raise TypeError(
+                f"`{name}` is called with {_CALLED_WITH[name]}, and {type(function).__name__} "
+                "takes outputs and labels: pass a function that calls both, such as "
+                "lambda model, batch: criterion(model(batch[0]), batch[1])."
+            )
+
+
 def make_setup(
     data: Dataset | Iterable[Batch],
     loss: Loss | None,
@@ -213,7 +236,8 @@ def train(
     the run. Under `masks` the pruned weights stay exactly zero. The states after `rewind_epochs`
     are kept (default: before training, and 5 % into it). `channels_last` lays convolutions out for
     speed (default: models of our registry). With `checkpoint=FOLDER` the run can be stopped at any
-    time: the same call continues it and ends with the same bits.
+    time: the same call continues it and ends with the same bits. `progress` hears an `Event` of
+    every step; `progress=print` shows what is in one.
 
     >>> import biprune
     >>> data = biprune.load_data("digits", seed=0)
@@ -222,6 +246,7 @@ def train(
     >>> result.cost.forward_passes == len(data.train)
     True
     """
+    check_functions(loss=loss, evaluate=evaluate, validate=validate, progress=progress)
     recipe = Recipe(
         epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs, nesterov
     )

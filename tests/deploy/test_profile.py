@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -160,10 +161,11 @@ def test_latency_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (each.median, each.p90) == pytest.approx((expected, expected))
     assert result.rows[0].latency[1].speedup == 1.0
     assert result.rows[1].latency[3].speedup == pytest.approx(4.0)
-    # Three to warm up and five rounds at each size, in eval and inference mode; one counts macs.
-    timed = [(1, False, True, 2)] * 8 + [(3, False, True, 2)] * 8
-    assert fast.seen[:16] == timed
-    assert [size for size, *_ in fast.seen[16:]] == [1]
+    # Three to warm up and five rounds at each size, in eval and inference mode, each of two calls
+    # and the one that is timed; one more counts macs.
+    timed = [(1, False, True, 2)] * 24 + [(3, False, True, 2)] * 24
+    assert fast.seen[:48] == timed
+    assert [size for size, *_ in fast.seen[48:]] == [1]
     assert fast.training
 
 
@@ -177,6 +179,21 @@ def test_candidates_take_turns() -> None:
     rounds = ["".join(order[i : i + 3]) for i in range(0, 18, 3)]
     assert all(sorted(each) == ["a", "b", "c"] for each in rounds)
     assert [each[0] for each in rounds[2:]] == ["a", "b", "c", "a"]
+
+
+def test_what_the_one_before_left_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each call behind another candidate's takes twice as long, as after a change of runtime."""
+    clock, last = Clock(), [""]
+    monkeypatch.setattr("biprune.deploy.running.timing.time.perf_counter", lambda: clock.now)
+
+    def call(name: str) -> None:
+        clock.now += 1.0 if last[0] == name else 2.0
+        last[0] = name
+
+    candidates = {name: partial(call, name) for name in "abc"}
+    assert set(interleaved(candidates, rounds=4)["b"]) == {2.0}
+    seconds = interleaved(candidates, rounds=4, lead_in=1)
+    assert seconds == {name: [1.0] * 4 for name in "abc"}
 
 
 def test_the_ratio_is_taken_within_rounds() -> None:

@@ -14,8 +14,9 @@ from torch import Tensor, nn
 import biprune
 from architectures import build, images
 from biprune.deploy.coupling.find import find_groups
-from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
-from biprune.deploy.files.small import load_small, save_small
+from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE, UNFINISHED
+from biprune.deploy.files.small import TRAINED, load_small, save_small
+from biprune.deploy.shrinking.certificate import Certificate
 from biprune.deploy.shrinking.shrink import shrink
 from biprune.deploy.surgery.resize import resize_, zero_
 
@@ -48,6 +49,22 @@ def test_a_model_of_the_registry_comes_back_bit_for_bit(
     assert loaded.certificate.after.parameters < loaded.certificate.before.parameters
     again = load_small(save_small(loaded, tmp_path / "again"))
     assert same_state(again, registered)
+
+
+def test_a_model_that_is_trained_on_is_not_what_was_certified(
+    registered: nn.Module, tmp_path: Path
+) -> None:
+    small = copy.deepcopy(registered)
+    certificate = small.certificate
+    assert isinstance(certificate, Certificate)
+    assert certificate.is_of(small)
+    assert certificate.is_of(small.to(memory_format=torch.channels_last))  # pyright: ignore
+    assert not json.loads((save_small(small, tmp_path) / METADATA_FILE).read_text())[TRAINED]
+    with torch.no_grad():
+        small.get_parameter("head.bias").add_(1e-3)
+    assert not certificate.is_of(small)
+    assert json.loads((save_small(small, tmp_path) / METADATA_FILE).read_text())[TRAINED]
+    assert not load_small(tmp_path).certificate.is_of(small.double())
 
 
 def test_the_layout_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -124,6 +141,9 @@ def test_loading_needs_torch_numpy_and_safetensors_alone(
 
 def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="holds nothing saved by biprune"):
+        load_small(tmp_path)
+    (tmp_path / UNFINISHED).mkdir()
+    with pytest.raises(ValueError, match="holds an unfinished run"):
         load_small(tmp_path)
     save_small(registered, tmp_path)
     described = tmp_path / METADATA_FILE

@@ -365,6 +365,17 @@ def test_a_ticket_before_the_mask_follows_the_sparsity_is_refused(conv_net: nn.M
         opt.ticket()
 
 
+def test_mistakes_with_the_optimizer(conv_net: nn.Module) -> None:
+    with pytest.raises(TypeError, match=r"no setting 'nestrov'\. Settings: lr, score_lr"):
+        biprune.BiPOptimizer(conv_net, 0.9, nestrov=True)
+    opt = biprune.BiPOptimizer(conv_net, 0.9)
+    with pytest.raises(ValueError, match=r"`sparsity` must be in \[0, 1\), got 95\."):
+        opt.sparsity = 95
+    assert opt.sparsity == 0.9
+    with pytest.raises(ValueError, match="is none of `state_dict`: it lacks 'follow_weights'"):
+        opt.load_state_dict({"a": 1})
+
+
 def scheme(name: str, lower_steps: int = 1, size: int = 3, passes: int = 2) -> list[list[int]]:
     method = BiP.paper(batches=name, lower_steps=lower_steps, passes=passes)
     model = nn.Linear(4, 2)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from biprune.cli.tables import print_facts, print_lines
@@ -10,8 +11,11 @@ if TYPE_CHECKING:
     from biprune import Certificate
 
 
-def print_certificate(certificate: Certificate, **others: str) -> None:
+def print_certificate(
+    certificate: Certificate, others: Mapping[str, str], *, trained_since: bool = False
+) -> None:
     """What was removed, how far outputs are apart, and why the rest stays; `others` come first."""
+    when = ", when it was cut: its weights have changed since" if trained_since else ""
     before, after = certificate.before, certificate.after
     print_facts(
         {
@@ -21,7 +25,7 @@ def print_certificate(certificate: Certificate, **others: str) -> None:
             "MACs": _change(before.macs, after.macs),
             "bytes of the state": _change(before.bytes, after.bytes),
             "certified": f"outputs agree to {certificate.max_error:.1e} of their size on "
-            f"{certificate.num_inputs} inputs ({certificate.dtype})",
+            f"{certificate.num_inputs} inputs ({certificate.dtype}){when}",
             "zeros left": f"{certificate.zeros_left:,} of {certificate.zeros:,}",
         }
     )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biprune.cli import options
-from biprune.cli.results import print_results
+from biprune.cli.results import check_report, print_results
 from biprune.cli.settings import build_method
 from biprune.cli.sweeps import run_sweep
 
@@ -55,7 +55,7 @@ def compare_command(
     root: options.Root = None,
     subset: options.Subset = None,
     batch_size: options.BatchSize = None,
-    store: options.StoreFolder = Path("runs"),
+    store: options.StoreFolder = Path("runs/store"),
     workers: options.RunWorkers = 1,
     threads: options.Threads = None,
     device: options.Device = "cpu",
@@ -90,6 +90,7 @@ def compare_command(
         model_options=own,
         data_options={name: value for name, value in chosen.items() if value is not None},
     )
+    check_report(report)
     runner = Runner(Store(store), root=root, device=device)
     run_sweep(specs, runner, workers)
     print_results(stored_records(specs, runner.store), report, as_json=as_json)

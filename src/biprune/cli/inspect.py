@@ -57,14 +57,15 @@ def inspect_command(
 
 
 def _show_small(metadata: Metadata, folder: Path, *, as_json: bool) -> None:
-    from biprune.deploy.files.small import saved_certificate
+    from biprune.deploy.files.small import TRAINED, saved_certificate
 
     certificate = saved_certificate(metadata, folder)
     if as_json:
         print_json(metadata)
         return
     model = "your own" if metadata["model"] is None else metadata["model"]["name"]
-    print_certificate(certificate, model=f"{model}, made smaller")
+    facts, trained = {"model": f"{model}, made smaller"}, bool(metadata.get(TRAINED))
+    print_certificate(certificate, facts, trained_since=trained)
 
 
 def _mask_document(masks: Masks) -> dict[str, Any]:

@@ -52,10 +52,31 @@ def build_model(
 
     if ":" in name:
         _look_here()
-    sizes = {}
-    if data is not None:
-        sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
-    return create_model(name, seed=seed, **{**sizes, **options})
+    if data is None:
+        return create_model(name, seed=seed, **options)
+    sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}
+    model = create_model(name, seed=seed, **{**sizes, **options})
+    _check_fits(name, model, data)
+    return model
+
+
+def _check_fits(name: str, model: nn.Module, data: Dataset) -> None:
+    """Refuse a model that does not run on the data before it is trained."""
+    from biprune.deploy.outputs import first_line, outputs
+    from biprune.evaluation import evaluation_mode
+    from biprune.request import example_of
+
+    inputs = example_of(data, model)
+    assert inputs is not None
+    try:
+        with evaluation_mode(model):
+            outputs(model, (inputs,), seed=0)
+    except Exception as error:  # whatever a forward of the user's raises
+        size = " x ".join(map(str, inputs.shape[1:]))
+        raise ValueError(
+            f"The model {name!r} does not run on images of {data.name!r}, {size}: "
+            f"{first_line(error)}. Choose another, or its options with `--model-option`."
+        ) from error
 
 
 def own_model(

@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-UNFINISHED = "biprune-unfinished"  # a name that no folder of the user's own has: it is deleted
-
 
 def output_folder(out: Path, *, force: bool) -> Path:
     """Create `out`, unless files cannot be written there or a finished result is in it."""
@@ -36,6 +34,8 @@ def resumable(folder: Path) -> Iterator[Path]:
 
     Ctrl-C leaves it, and says how to go on.
     """
+    from biprune.deploy.files.artifact import UNFINISHED
+
     checkpoints = folder / UNFINISHED
     try:
         yield checkpoints

@@ -10,8 +10,8 @@ import typer
 from biprune.cli.tables import print_lines
 
 EXAMPLES = """\
-$ biprune report runs -o report.html
-$ biprune report runs -o report.html --figures figures --latex table.tex"""
+$ biprune report runs/store -o report.html
+$ biprune report runs/store -o report.html --figures figures --latex table.tex"""
 
 
 def report_command(

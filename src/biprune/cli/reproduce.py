@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from biprune.cli import options
-from biprune.cli.results import print_results
+from biprune.cli.results import check_report, print_results
 from biprune.cli.sweeps import run_sweep
-from biprune.cli.tables import print_json, print_table
+from biprune.cli.tables import print_json, print_lines
 
 if TYPE_CHECKING:
     from biprune.experiments.reference import ReferencePoint
@@ -40,7 +40,7 @@ def reproduce_command(
     ] = "laptop",
     list_names: Annotated[bool, typer.Option("--list", help="What can be repeated.")] = False,
     root: options.Root = None,
-    store: options.StoreFolder = Path("runs"),
+    store: options.StoreFolder = Path("runs/store"),
     workers: options.RunWorkers = 1,
     threads: options.Threads = None,
     device: options.Device = "cpu",
@@ -66,6 +66,7 @@ def reproduce_command(
     use_machine(threads)
     presets = [get_preset(name) for name in (PRESETS if names == ["all"] else names)]
     specs = [spec for preset in presets for spec in preset.specs(scale)]
+    check_report(report)
     runner = Runner(Store(store), root=root, device=device)
     run_sweep(specs, runner, workers)
     title = presets[0].summary if len(presets) == 1 else "Repeated figures and tables"
@@ -97,11 +98,9 @@ def _print_list(as_json: bool) -> None:
         }
         print_json(documents)
         return
-    rows = [
-        [name, p.source, p.summary, *(costs[name][s].time(v) for s, v in SPEEDS.items())]
-        for name, p in PRESETS.items()
-    ]
-    print_table(["name", "in the paper", "what it shows", *SPEEDS], rows)
+    for name, preset in PRESETS.items():
+        times = [f"{scale} {costs[name][scale].time(speed)}" for scale, speed in SPEEDS.items()]
+        print_lines(name, f"    {preset.source}: {preset.summary}", f"    {', '.join(times)}")
 
 
 def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:

@@ -53,6 +53,14 @@ def _shown(cell: Cell | None) -> str:
     return f"{text} †" if cell.has_other_budget else text
 
 
+def check_report(report: Path | None) -> None:
+    """Refuse a page that cannot be written before the runs, not after them."""
+    from biprune.files import writable_folder
+
+    if report is not None:
+        writable_folder(report.parent)
+
+
 def print_results(
     records: Sequence[RunRecord],
     report: Path | None,

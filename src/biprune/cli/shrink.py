@@ -43,5 +43,5 @@ def shrink_command(
     if as_json:
         print_json({"folder": str(folder), "certificate": certificate.to_json()})
         return
-    print_certificate(certificate, **{"saved in": str(folder)})
+    print_certificate(certificate, {"saved in": str(folder)})
     print_lines("", f"Next: biprune profile {ticket}{model_argument(model)}")

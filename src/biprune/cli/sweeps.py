@@ -28,9 +28,15 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
     from biprune.experiments.sweep import sweep
 
     console = Console(stderr=True, markup=False, highlight=False)
-    with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
-        for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
-            show.add(record)
+    runner.check_data(specs)
+    try:
+        with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
+            for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
+                show.add(record)
+    except KeyboardInterrupt:
+        again = "Run the same command again to go on: what is finished is in"
+        print(f"interrupted. {again} {runner.store.folder}.", file=sys.stderr)
+        raise
     if show.records and all(record.status == "failed" for record in show.records):
         raise ValueError(f"No run finished. The first failed with: {show.records[0].error}")
     return show.records

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -49,6 +49,12 @@ class Runner:
         if record is None or record.status != "done":
             return None
         return record if spec.method != TRAIN or is_saved(self.store.dense_folder(spec)) else None
+
+    def check_data(self, specs: Iterable[RunSpec]) -> None:
+        """Load each data set that runs are missing of, so that its absence is said once."""
+        missing = {spec.data: spec for spec in specs if self.finished(spec) is None}
+        for spec in missing.values():
+            self._data(spec)
 
     def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
         """The record of `spec`, run now if need be; None if another process runs it and not `wait`.

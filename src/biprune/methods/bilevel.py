@@ -15,6 +15,7 @@ all-reduce of data-parallel training, and with any loss scale removed.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
 import torch
@@ -27,6 +28,7 @@ from biprune.masks import Masks
 from biprune.methods.base import Target
 from biprune.methods.level_settings import LevelSettings
 from biprune.methods.scores import initial_scores, make_score_optimizer
+from biprune.selection import check_sparsity
 from biprune.sgd import MaskedSGD, unscale_
 
 
@@ -41,6 +43,12 @@ class BiLevelOptimizer:
     """
 
     def __init__(self, model: nn.Module, target: Target, *, seed: int = 0, **settings: Any) -> None:
+        known = [field.name for field in fields(LevelSettings)]
+        if unknown := sorted(settings.keys() - known):
+            raise TypeError(
+                f"BiP's optimizer has no setting {', '.join(map(repr, unknown))}. Settings: "
+                f"{', '.join(known)}."
+            )
         how = LevelSettings(**settings)
         self.model = model
         self.settings = how
@@ -75,6 +83,16 @@ class BiLevelOptimizer:
         self._masked = self._lower_level.masked
         self.lower = self._lower_level.optimizer
         self.upper = make_score_optimizer(how, self.scores.values())
+
+    @property
+    def sparsity(self) -> float:
+        """What the next mask is selected by."""
+        return self._sparsity
+
+    @sparsity.setter
+    def sparsity(self, value: float) -> None:
+        check_sparsity(value)
+        self._sparsity = value
 
     @property
     def theta(self) -> dict[str, Tensor]:
@@ -219,6 +237,9 @@ class BiLevelOptimizer:
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`; the model's weights are written from theta and masks."""
+        if missing := self.state_dict().keys() - state.keys():
+            lacking = ", ".join(map(repr, sorted(missing)))
+            raise ValueError(f"The state is none of `state_dict`: it lacks {lacking}.")
         for name, own in self._kind.items():
             if state[name] != own:
                 raise ValueError(

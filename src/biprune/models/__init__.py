@@ -75,13 +75,24 @@ def create_model(
     with torch.random.fork_rng(devices=[]):
         # Unlike torch.manual_seed, this leaves the generators of GPUs alone.
         torch.default_generator.manual_seed(seed)
-        model = factory(**arguments)
+        model = _built(name, factory, arguments)
 
     if not isinstance(model, nn.Module):
         raise ValueError(f"Model {name!r} must return an nn.Module, got {type(model).__name__}.")
     if all(isinstance(value, JSON_SCALARS) for value in arguments.values()):
         vars(model)["created_by"] = {"name": name, **arguments}
     return model
+
+
+def _built(name: str, factory: Callable[..., object], arguments: Mapping[str, object]) -> object:
+    try:
+        return factory(**arguments)
+    except Exception as error:
+        if name in MODELS:  # which say themselves what is wrong
+            raise
+        raise ValueError(
+            f"Model {name!r} cannot be built: {type(error).__name__}: {error}"
+        ) from error
 
 
 def check_model(name: str, options: Mapping[str, object]) -> None:

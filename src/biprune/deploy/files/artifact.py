@@ -26,6 +26,7 @@ from biprune.parameters import unwrap
 
 VERSION = 3
 METADATA_FILE = "biprune.json"
+UNFINISHED = "biprune-unfinished"  # a name that no folder of the user's own has: it is deleted
 TENSORS_FILE = "tensors.safetensors"
 
 
@@ -77,6 +78,11 @@ def read_metadata(folder: Path | str, kind: str | None = None) -> dict[str, Any]
     try:
         metadata = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError:
+        if (Path(folder) / UNFINISHED).exists():
+            raise ValueError(
+                f"{str(folder)!r} holds an unfinished run. Repeat the command that began it, which "
+                "goes on where it was."
+            ) from None
         raise ValueError(
             f"{str(folder)!r} holds nothing saved by biprune: there is no {METADATA_FILE} in it."
         ) from None

@@ -19,6 +19,7 @@ from biprune.deploy.files.artifact import (
     under,
     write_artifact,
 )
+from biprune.loop import Cost
 from biprune.training import TrainResult
 
 DENSE_FIELDS = {
@@ -34,9 +35,15 @@ DENSE_FIELDS = {
 
 
 def save_dense(
-    result: TrainResult, folder: Path | str, *, data: dict[str, Any] | None = None
+    result: TrainResult | nn.Module, folder: Path | str, *, data: dict[str, Any] | None = None
 ) -> Path:
-    """Write a training result into `folder`; `data` says how its dataset was loaded."""
+    """Write what `train` returned into `folder`, or a model that was trained elsewhere.
+
+    `data` says how its dataset was loaded, as `load_data(...).options` does: `biprune prune` loads
+    it again. A model alone has no earlier states that methods could rewind to.
+    """
+    if isinstance(result, nn.Module):
+        result = TrainResult(result, None, [], Cost(), states={}, epochs=0, settings={})
     metadata = {
         "model": getattr(result.model, "created_by", None),
         "epochs": result.epochs,

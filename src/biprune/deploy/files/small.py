@@ -29,10 +29,11 @@ from biprune.layout import is_channels_last, lay_out_
 from biprune.parameters import unwrap
 
 SMALL_FIELDS = {"model": (dict, NoneType), "channels_last": bool, "certificate": dict}
+TRAINED = "trained_since"  # whether it is not what was certified any more; files of before lack it
 
 
 def save_small(small: nn.Module, folder: Path | str) -> Path:
-    """Write what `shrink` returned into `folder`, as safetensors and JSON."""
+    """Write what `shrink` returned into `folder`, as safetensors and JSON; it may be trained on."""
     small = unwrap(small)
     certificate = getattr(small, "certificate", None)
     if not isinstance(certificate, Certificate):
@@ -44,6 +45,7 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
         "model": getattr(small, "created_by", None),
         "channels_last": is_channels_last(small),
         "certificate": certificate.to_json(),
+        TRAINED: not certificate.is_of(small),
     }
     return write_artifact(folder, "small", metadata, only_tensors(small.state_dict()))
 

@@ -19,6 +19,7 @@ from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.evaluation import evaluation_mode
 
 WARM_UP = 3
+LEAD_IN = 2  # behind a variant of another runtime the first call is slower by up to a half
 
 
 def profile(
@@ -33,8 +34,9 @@ def profile(
     """Measure variants of one model: modules, and ONNX files by their path.
 
     Latency is that of a forward on random inputs like `example_input`, in eval and inference mode,
-    on the device of the modules. Variants take turns, so that a busy minute hits all of them, and
-    `rounds` count after three to warm up. `threads` are those of torch and onnxruntime, by default
+    on the device of the modules. Variants take turns, so that a busy minute hits all of them, each
+    with two forwards that are not timed before the one that is; `rounds` count after three to warm
+    up. `threads` are those of torch and onnxruntime, by default
     as torch is set; torch's setting and the models are as before afterwards.
     """
     check_whole("rounds", rounds, at_least=1)
@@ -86,7 +88,7 @@ def _latencies(
         return timed
 
     candidates = {name: forward(run) for name, run in runners.items()}
-    seconds = interleaved(candidates, rounds, warm_up=WARM_UP)
+    seconds = interleaved(candidates, rounds, warm_up=WARM_UP, lead_in=LEAD_IN)
     base = next(iter(runners))
     return {
         name: Latency(

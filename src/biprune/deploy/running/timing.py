@@ -8,20 +8,28 @@ from collections.abc import Callable, Mapping, Sequence
 
 
 def interleaved(
-    candidates: Mapping[str, Callable[[], object]], rounds: int, *, warm_up: int = 1
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    lead_in: int = 0,
 ) -> dict[str, list[float]]:
     """Seconds of each candidate in each of the `rounds`, after some to warm up.
 
     Every candidate runs once a round, so that a slow minute of the machine hits them all, and each
-    round starts with another, so that none always runs behind the same one.
+    round starts with another. Most run behind the same one all the same, and pay for what it left
+    in the caches: a `lead_in` of calls right before the one that is timed takes that away.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
     for number in range(-warm_up, rounds):
         first = number % len(names)
         for name in names[first:] + names[:first]:
+            run = candidates[name]
+            for _ in range(lead_in):
+                run()
             started = time.perf_counter()
-            candidates[name]()
+            run()
             if number >= 0:
                 seconds[name].append(time.perf_counter() - started)
     return seconds

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biprune.checkpoint import only_tensors
+from biprune.checkpoint import digest, only_tensors
 from biprune.deploy.outputs import are_finite, difference, inputs_to_compare, outputs
 from biprune.seeding import derive_seed
 
@@ -51,9 +51,10 @@ class Certificate:
     `max_error` is the largest difference between outputs of the masked and the small model on
     `num_inputs` inputs, in parts of the largest output; both ran in `dtype`. `kept` are the indices
     of the original's parameters that the small model has, by name and dimension, where some are
-    gone. `zeros` of the masked model's weights were zero and `zeros_left` still are. `left_out` are
-    the layers in which no unit can be removed, with the reason; `replaced` the modules of attention
-    that were put together anew, with their former class.
+    gone. `weights` is a hash of the small model's, which may be trained on. `zeros` of the masked
+    model's weights were zero and `zeros_left` still are. `left_out` are the layers in which no unit
+    can be removed, with the reason; `replaced` the modules of attention that were put together
+    anew, with their former class.
     """
 
     max_error: float
@@ -70,6 +71,11 @@ class Certificate:
     left_out: Mapping[str, str] = field(repr=False)
     replaced: Mapping[str, str] = field(repr=False)
     kept: Indices = field(repr=False)
+    weights: str = field(default="", repr=False)  # files of before have none
+
+    def is_of(self, small: nn.Module) -> bool:
+        """Whether the model is as it was when it was certified, as far as is known."""
+        return self.weights in ("", hash_of(small))
 
     def __str__(self) -> str:
         before, after = self.before, self.after
@@ -106,6 +112,12 @@ class Certificate:
         }
         sizes = {name: Size(**data[name]) for name in ("before", "after")}
         return Certificate(**{**data, "kept": kept, **sizes})
+
+
+def hash_of(model: nn.Module) -> str:
+    """A hash of the model's tensors, whatever their memory format."""
+    state = only_tensors(model.state_dict())
+    return digest({name: tensor.flatten() for name, tensor in state.items()})
 
 
 def certified_error(

@@ -20,6 +20,7 @@ from biprune.deploy.shrinking.certificate import (
     Indices,
     Size,
     certified_error,
+    hash_of,
 )
 from biprune.deploy.shrinking.removal import units_to_keep
 from biprune.deploy.surgery.attention import replaced_modules
@@ -99,6 +100,7 @@ def shrink(
         left_out={**coupling.left_out, **dict.fromkeys(read_elsewhere, READ_ELSEWHERE)},
         replaced=replaced_modules(small),
         kept=_of_original(masked, kept),
+        weights=hash_of(small),
     )
     return small
 
