@@ -161,11 +161,11 @@ def test_latency_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
             assert (each.median, each.p90) == pytest.approx((expected, expected))
     assert result.rows[0].latency[1].speedup == 1.0
     assert result.rows[1].latency[3].speedup == pytest.approx(4.0)
-    # Three to warm up and five rounds at each size, in eval and inference mode, each of two calls
-    # and the one that is timed; one more counts macs.
-    timed = [(1, False, True, 2)] * 24 + [(3, False, True, 2)] * 24
-    assert fast.seen[:48] == timed
-    assert [size for size, *_ in fast.seen[48:]] == [1]
+    # Three to warm up and five rounds at each size, in eval and inference mode, each of one call
+    # that is not timed and one that is; one more counts macs.
+    timed = [(1, False, True, 2)] * 16 + [(3, False, True, 2)] * 16
+    assert fast.seen[:32] == timed
+    assert [size for size, *_ in fast.seen[32:]] == [1]
     assert fast.training
 
 
@@ -192,8 +192,10 @@ def test_what_the_one_before_left_is_not_timed(monkeypatch: pytest.MonkeyPatch) 
 
     candidates = {name: partial(call, name) for name in "abc"}
     assert set(interleaved(candidates, rounds=4)["b"]) == {2.0}
-    seconds = interleaved(candidates, rounds=4, lead_in=1)
+    started = clock.now
+    seconds = interleaved(candidates, rounds=4, warm_up=0, lead_in=2.5)
     assert seconds == {name: [1.0] * 4 for name in "abc"}
+    assert clock.now - started == 4 * 3 * (2.0 + 1.0 + 1.0)  # 2.5 s are over after two calls
 
 
 def test_the_ratio_is_taken_within_rounds() -> None:

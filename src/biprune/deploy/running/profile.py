@@ -19,7 +19,7 @@ from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.evaluation import evaluation_mode
 
 WARM_UP = 3
-LEAD_IN = 2  # behind a variant of another runtime the first call is slower by up to a half
+LEAD_IN = 2e-3  # behind a variant of another runtime the first calls are slower by up to a half
 
 
 def profile(
@@ -35,9 +35,9 @@ def profile(
 
     Latency is that of a forward on random inputs like `example_input`, in eval and inference mode,
     on the device of the modules. Variants take turns, so that a busy minute hits all of them, each
-    with two forwards that are not timed before the one that is; `rounds` count after three to warm
-    up. `threads` are those of torch and onnxruntime, by default
-    as torch is set; torch's setting and the models are as before afterwards.
+    with forwards for two milliseconds, or one, before the one that is timed; `rounds` count after
+    three to warm up. `threads` are those of torch and onnxruntime, by default as torch is set;
+    torch's setting and the models are as before afterwards.
     """
     check_whole("rounds", rounds, at_least=1)
     for batch in batches:

@@ -12,13 +12,13 @@ def interleaved(
     rounds: int,
     *,
     warm_up: int = 1,
-    lead_in: int = 0,
+    lead_in: float = 0.0,
 ) -> dict[str, list[float]]:
     """Seconds of each candidate in each of the `rounds`, after some to warm up.
 
     Every candidate runs once a round, so that a slow minute of the machine hits them all, and each
     round starts with another. Most run behind the same one all the same, and pay for what it left
-    in the caches: a `lead_in` of calls right before the one that is timed takes that away.
+    in the caches: calls for `lead_in` seconds, right before the one that is timed, take that away.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
@@ -26,7 +26,8 @@ def interleaved(
         first = number % len(names)
         for name in names[first:] + names[:first]:
             run = candidates[name]
-            for _ in range(lead_in):
+            ready = time.perf_counter() + lead_in
+            while time.perf_counter() < ready:
                 run()
             started = time.perf_counter()
             run()
