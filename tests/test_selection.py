@@ -126,7 +126,7 @@ def test_filters_rank_by_the_norm_of_positive_scores() -> None:
     ("sparsity", "text"),
     [
         (90, "`sparsity` must be in [0, 1), got 90. Did you mean 0.9?"),
-        (1.0, "`sparsity` must be in [0, 1), got 1. Did you mean 0.01?"),
+        (1.0, "`sparsity` must be in [0, 1), got 1."),
         (-0.1, "`sparsity` must be in [0, 1), got -0.1."),
         (float("nan"), "`sparsity` must be in [0, 1), got nan."),
     ],
