@@ -82,7 +82,7 @@ def _attempts(
                 for future in as_completed(futures):
                     yield futures[future], future.result()
             except BaseException:
-                pool.shutdown(wait=False, cancel_futures=True)
+                # The pool finds itself broken, drops what waits, and is left once all have ended.
                 for child in own:
                     child.terminate()
                 raise
