@@ -207,7 +207,8 @@ def test_own_model_from_the_current_folder(
     assert "Labels run from 0 to 9, but the model has 5 outputs" in message
     assert "has no function 'nets'" in one_error(run("train own_model:nets digits --out x"))
     message = one_error(run("train own_model:three_channels digits --out x"))
-    assert "'own_model:three_channels' does not run on images of 'digits', 1 x 8 x 8: " in message
+    assert "does not run on images of 'digits', 1 x 8 x 8 (RuntimeError: " in message
+    assert "Choose another than 'own_model:three_channels', or its options" in message
     message = one_error(run("train own_model:broken digits --out x"))
     assert "Model 'own_model:broken' cannot be built: TypeError: " in message
 
@@ -372,7 +373,7 @@ def test_prune_mistakes_about_folders(run: Run, dense: Path, tmp_path: Path) -> 
         ("resnet21 digits", "Closest: resnet20."),
         ("resnet8 digits --model-option depth=3", "does not take `depth`"),
         ("resnet8 digits --model-option shortcut", "`--model-option` takes KEY=VALUE"),
-        ("resnet8 digits --model-option in_channels=3", "'resnet8' does not run on images"),
+        ("resnet8 digits --model-option in_channels=3", "does not run on images of 'digits'"),
         ("resnet8 digit", "Unknown data 'digit'."),
         ("resnet8 digits --lr 0", "`lr` must be positive, got 0."),
         ("resnet8 digits --epochs 0", "`epochs` must be at least 1, got 0."),

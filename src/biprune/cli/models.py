@@ -62,21 +62,14 @@ def build_model(
 
 def _check_fits(name: str, model: nn.Module, data: Dataset) -> None:
     """Refuse a model that does not run on the data before it is trained."""
-    from biprune.deploy.outputs import first_line, outputs
-    from biprune.evaluation import evaluation_mode
+    from biprune.deploy.outputs import check_runs
     from biprune.request import example_of
 
     inputs = example_of(data, model)
     assert inputs is not None
-    try:
-        with evaluation_mode(model):
-            outputs(model, (inputs,), seed=0)
-    except Exception as error:  # whatever a forward of the user's raises
-        size = " x ".join(map(str, inputs.shape[1:]))
-        raise ValueError(
-            f"The model {name!r} does not run on images of {data.name!r}, {size}: "
-            f"{first_line(error)}. Choose another, or its options with `--model-option`."
-        ) from error
+    called = f"images of {data.name!r}, {' x '.join(map(str, inputs.shape[1:]))}"
+    advice = f"Choose another than {name!r}, or its options with `--model-option`."
+    check_runs(model, (inputs,), called, advice)
 
 
 def own_model(

@@ -40,14 +40,12 @@ def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
     import torch
 
     from biprune.batches import device_of
+    from biprune.deploy.outputs import check_runs
 
     if shape is not None:
         inputs = torch.zeros(2, *_sizes(shape), device=device_of(ticket.model))
-        try:
-            with torch.no_grad():
-                ticket.model(inputs)
-        except RuntimeError as error:
-            raise ValueError(f"The model does not run on samples of {shape}: {error}") from None
+        advice = "Pass the `--input-shape` of one sample of what it was trained on."
+        check_runs(ticket.model, (inputs,), f"samples of {shape}", advice)
         return inputs
     if ticket.input_shape is None:
         raise ValueError(

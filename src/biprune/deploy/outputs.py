@@ -11,7 +11,13 @@ from torch import Tensor, nn
 
 from biprune.batches import tensors_in
 from biprune.deploy.inputs import Draw, random_inputs
+from biprune.evaluation import evaluation_mode
 from biprune.seeding import forked_rng
+
+PASS_ANOTHER = (
+    "Pass an `example_input` that it runs on, with samples along the first dimension: a batch, or "
+    "a tuple of arguments."
+)
 
 
 @torch.no_grad()
@@ -25,16 +31,18 @@ def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Ten
     return found
 
 
-def check_runs(model: nn.Module, inputs: tuple[Tensor, ...]) -> None:
-    """Refuse inputs that the model does not run on."""
+def check_runs(
+    model: nn.Module, inputs: tuple[Tensor, ...], called: str = "", advice: str = ""
+) -> None:
+    """Refuse inputs that the model does not run on, `called` what the user knows them by."""
     try:
-        outputs(model, inputs, seed=0)
+        with evaluation_mode(model):
+            outputs(model, inputs, seed=0)
     except Exception as error:  # whatever a forward of the user's raises
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         raise ValueError(
-            f"The model does not run on `example_input` of shape {shapes} "
-            f"({type(error).__name__}: {first_line(error)}). Pass an `example_input` that it runs "
-            "on, with samples along the first dimension: a batch, or a tuple of arguments."
+            f"The model does not run on {called or f'`example_input` of shape {shapes}'} "
+            f"({type(error).__name__}: {first_line(error)}). {advice or PASS_ANOTHER}"
         ) from error
 
 

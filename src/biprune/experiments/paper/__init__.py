@@ -12,7 +12,7 @@ from biprune.experiments.reference import ReferencePoint
 def paper_points(model: str, data: str) -> list[ReferencePoint]:
     """The curves of the unstructured trajectories, opened by the dense accuracy at sparsity 0.
 
-    ImageNet's curves are printed as pictures alone: there it is the dense accuracy only.
+    ImageNet's curves are printed as pictures alone: there it is the winning tickets of its table.
 
     >>> [p.accuracy for p in paper_points("resnet20", "cifar10") if p.sparsity in (0, 0.738)]
     [92.12, 92.16, 90.08, 89.77, 91.69, 91.99]
@@ -21,7 +21,7 @@ def paper_points(model: str, data: str) -> list[ReferencePoint]:
         ReferencePoint("dense", 0.0, column["dense"], None, model, data, column["source"])
         for column in _read("tickets", model, data)
     ]
-    return dense + [
+    curves = [
         ReferencePoint(
             method=curve["method"],
             sparsity=sparsity,
@@ -35,6 +35,7 @@ def paper_points(model: str, data: str) -> list[ReferencePoint]:
         for curve in _read("trajectories", model, data)
         for sparsity, accuracy in curve["points"]
     ]
+    return dense + (curves or [t for t in paper_tickets(model, data).values() if t is not None])
 
 
 def paper_tickets(model: str, data: str) -> dict[str, ReferencePoint | None]:
