@@ -66,6 +66,17 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert not list(Store(tmp_path))  # no run was begun
 
 
+def test_a_comparison_in_which_a_run_failed_says_so(run: Run, tmp_path: Path) -> None:  # noqa: F811
+    fields = f"--width 2 --dense-epochs 1 --passes 1 --seeds 0 --store {tmp_path}"
+    line = f"compare resnet8 digits --subset 200 --structures filter --method gmp {fields}"
+    for extra in ("", " --json"):
+        code, out, err = run(f"{line} --sparsities 0.5,0.99{extra}")
+        assert code == 2
+        assert "gmp" in out  # what has finished is shown all the same
+        assert "too few" in out
+        assert err.splitlines()[-1].startswith("error: 1 of 3 runs failed; the others are shown.")
+
+
 def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """At a second a pass: two dense runs of 30 epochs, two runs of 10 from each."""
     fields = {"model": "resnet8", "data": "digits", "sparsities": [0.5, 0.9], "seeds": [0, 1]}

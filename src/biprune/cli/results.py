@@ -69,19 +69,23 @@ def print_results(
     title: str | None = None,
     paper: Sequence[ReferencePoint] = (),
 ) -> None:
-    """The tables, what failed, and the page if one is asked for."""
+    """The tables, what failed, and the page if one is asked for; then an error if any failed."""
     if report is not None:
         from biprune.report import write_report
 
         write_report(records, report, title=title, paper=paper)
+    failed = [record for record in records if record.status == "failed"]
     if as_json:
         print_json({"records": [record.model_dump(mode="json") for record in records]})
-        return
-    for table in accuracy_tables(records):
-        print_text(table)
-    for record in records:
-        if record.status == "failed":
-            spec = record.spec
-            print_lines(f"failed: {spec.method} {spec.sparsity:g} seed {spec.seed}: {record.error}")
-    if report is not None:
-        print_lines(f"report: {report}")
+    else:
+        for table in accuracy_tables(records):
+            print_text(table)
+        for spec, error in ((record.spec, record.error) for record in failed):
+            print_lines(f"failed: {spec.method} {spec.sparsity:g} seed {spec.seed}: {error}")
+        if report is not None:
+            print_lines(f"report: {report}")
+    if failed:
+        raise ValueError(
+            f"{len(failed)} of {len(records)} runs failed; the others are shown. The same command "
+            "tries those that failed again."
+        )
