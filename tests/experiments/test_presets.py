@@ -55,6 +55,7 @@ def seeds(name: str, scale: Scale) -> set[int]:
     size = SIZES[scale]
     own = {
         "methods": {*size.seeds, *size.claim_seeds},
+        "claims": {*size.seeds, *size.claim_seeds},
         "controls": {*size.seeds, *(size.claim_seeds if size.passes else ())},
         "settings": {*size.study_seeds, *(MORE_STUDY_SEEDS if scale == "laptop" else ())},
         "full-size": {size.seeds[0]},

@@ -147,12 +147,15 @@ def _claims(size: Size) -> list[RunSpec]:
     length = size.passes or RETRAINING
     rewound = [size.paper_bip(retrain_epochs=length, rewind_epoch=e) for e in (0, early, None)]
     units = replace(size, unit_sparsities=tuple(size.near(UNITS, "filter")))
+    more = replace(units, seeds=size.claim_seeds)
     return distinct(
         [
             *expand(size, [RESNET20], changed, at=[0.95]),
             *expand(size, [RESNET20], [size.paper_bip(), *rewound], at=[0.9]),
             *expand(units, [RESNET20], COMPARED, structure="filter"),
             *expand(units, [RESNET20], COMPARED, structure="channel"),
+            *expand(more, [RESNET20], CLOSEST, structure="filter"),
+            *expand(more, [RESNET20], CLOSEST, structure="channel"),
         ]
     )
 
