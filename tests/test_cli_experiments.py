@@ -69,12 +69,16 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
 def test_a_comparison_in_which_a_run_failed_says_so(run: Run, tmp_path: Path) -> None:  # noqa: F811
     fields = f"--width 2 --dense-epochs 1 --passes 1 --seeds 0 --store {tmp_path}"
     line = f"compare resnet8 digits --subset 200 --structures filter --method gmp {fields}"
-    for extra in ("", " --json"):
-        code, out, err = run(f"{line} --sparsities 0.5,0.99{extra}")
-        assert code == 2
-        assert "gmp" in out  # what has finished is shown all the same
-        assert "too few" in out
-        assert err.splitlines()[-1].startswith("error: 1 of 3 runs failed; the others are shown.")
+    line += " --sparsities 0.5,0.99"
+    code, table, err = run(line)
+    assert any(row.split()[:1] == ["gmp"] for row in table.splitlines())
+    assert "failed: gmp 0.99 seed 0: " in table
+    again, out, told = run(f"{line} --json")
+    assert code == again == 2
+    for last in (err.splitlines()[-1], told.splitlines()[-1]):
+        assert last.startswith("error: 1 of 3 runs failed; the others are shown.")
+    records = json.loads(out)["records"]
+    assert sorted(record["status"] for record in records) == ["done", "done", "failed"]
 
 
 def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

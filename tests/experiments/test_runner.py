@@ -224,11 +224,14 @@ def test_a_sweep_that_is_broken_off_ends_its_own_processes_alone(tmp_path: Path)
     bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
     bystander.start()
     try:
-        specs = grid(["omp", "gmp"], sparsities=[0.3, 0.6], passes=1, **TINY)
-        runs = sweep(specs, Runner(Store(tmp_path)), workers=2)
-        next(runs)
+        (short,) = grid(["omp"], sparsities=[0.5], passes=1, **TINY)
+        (long,) = grid(["gmp"], sparsities=[0.5], passes=300, **TINY)
+        runner = Runner(Store(tmp_path))
+        runs = sweep([short, long], runner, workers=2)
+        assert next(runs).spec == short
         cast(Generator[RunRecord, None, None], runs).close()
         assert multiprocessing.active_children() == [bystander]
+        assert runner.finished(long) is None  # it was ended, not waited for
     finally:
         bystander.terminate()
         bystander.join()

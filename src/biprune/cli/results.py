@@ -80,8 +80,9 @@ def print_results(
     else:
         for table in accuracy_tables(records):
             print_text(table)
-        for spec, error in ((record.spec, record.error) for record in failed):
-            print_lines(f"failed: {spec.method} {spec.sparsity:g} seed {spec.seed}: {error}")
+        for record in failed:
+            spec = record.spec
+            print_lines(f"failed: {spec.method} {spec.sparsity:g} seed {spec.seed}: {record.error}")
         if report is not None:
             print_lines(f"report: {report}")
     if failed:
