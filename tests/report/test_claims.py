@@ -298,7 +298,7 @@ def test_the_pages_have_what_the_committed_records_say(name: str, count: int) ->
     assert page.count("<!-- end -->") == count
     assert filled(page, found) == page
     assert all("± " in found[place] for place in ("accuracy", "our-claims", "claims", "settings"))
-    assert found["headline"].count("\n") == 3  # head, rule, two claims
+    assert found["headline"].count("\n") == 5  # head, rule, two claims, a note on its marks
 
 
 def test_a_table_goes_to_its_place_and_the_rest_stays() -> None:
@@ -334,3 +334,19 @@ def test_the_page_says_when_and_on_what() -> None:
     assert made_line(Runs(runs)) == f"{said}."
     runs += of("omp", 0.9, 70.0, environment=later)
     assert made_line(Runs(runs)) == f"{said} to 2026-01-04."
+
+
+def test_past_runs_are_marked_until_they_are_run_again() -> None:
+    past = {"settings": {"epochs": 20, "score_dead_rows": True}}
+    before = of("bip", 0.9, 60.0, 61.0, 62.0, made=past)
+    rows = {"bip": picking("bip")}
+    head, _, line, _, note = accuracy_table(Runs([*GMP, *before]), rows).splitlines()
+    assert line == "| bip | - | 61.00 ± 1.00 (3)† | - | - |"
+    assert note.startswith("† runs from before 2026-11-18")
+    assert "+0.00 (3)†" not in head
+    today = of("bip", 0.9, 70.0, 71.0, 72.0)
+    again = accuracy_table(Runs([*today, *GMP, *before]), rows).splitlines()
+    assert again[2:] == ["| bip | - | 71.00 ± 1.00 (3) | - | - |"]
+    _, verdict = ahead(picking("bip"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
+    numbers, _ = ahead(picking("bip"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
+    assert (numbers, verdict) == ("90 %: -10.00 ± 0.00 (3)†", "does not hold")

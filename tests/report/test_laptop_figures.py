@@ -9,7 +9,7 @@ from hand_records import run
 
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.store import Store
-from biprune.report.charts.base import in_words
+from biprune.report.accuracy_charts import in_words
 from laptop_figures import drawn, full_size, laptop
 
 

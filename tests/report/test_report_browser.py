@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hand_records import realistic
 
-from biprune.report import write_page
+from biprune.report import write_report
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect
@@ -40,7 +40,7 @@ def browser() -> Iterator:
 @pytest.fixture(scope="module")
 def address(tmp_path_factory: pytest.TempPathFactory) -> str:
     path: Path = tmp_path_factory.mktemp("report") / "report.html"
-    return write_page(realistic(), path).as_uri()
+    return write_report(realistic(), path).as_uri()
 
 
 @pytest.fixture

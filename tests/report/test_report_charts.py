@@ -10,15 +10,9 @@ from hand_records import dense, epochs, realistic, run, seeds
 
 from biprune.methods import METHODS
 from biprune.report import ReferencePoint, summarise
-from biprune.report.charts import (
-    accuracy_by_cost,
-    accuracy_by_sparsity,
-    by_epoch,
-    layers_by_epoch,
-    layers_by_method,
-    sparsest_tickets,
-)
+from biprune.report.accuracy_charts import accuracy_by_cost, accuracy_by_sparsity, sparsest_tickets
 from biprune.report.comparison import Comparison
+from biprune.report.history_charts import by_epoch, layers_by_epoch, layers_by_method
 from biprune.report.theme import dark_colours, styles
 
 Spec = dict[str, Any]
@@ -76,14 +70,15 @@ def test_the_legend_hides_and_shows_a_method(comparison: Comparison) -> None:
     assert points["encoding"]["opacity"]["value"] < 0.1
 
 
-def test_published_numbers_are_hollow_and_dotted(comparison: Comparison) -> None:
+def test_published_numbers_are_hollow_and_dotted() -> None:
     paper = [
         ReferencePoint("bip", 0.5, 92.0, 0.3, "resnet20", "digits", "Figure 1"),
         ReferencePoint("bip", 0.9, 91.0, None, "resnet20", "digits", "Figure 1"),
         ReferencePoint("rigl", 0.8, 90.0, None, "resnet20", "digits", "Figure 2"),
         ReferencePoint("dense", 0.0, 92.5, None, "resnet20", "digits", "Table 1"),
     ]
-    spec = accuracy_by_sparsity(comparison, paper).to_dict()
+    (comparison,) = summarise(realistic(), paper)
+    spec = accuracy_by_sparsity(comparison).to_dict()
     points = layers(spec, "point")[-1]
     assert points["mark"]["filled"] is False
     published = row_of(spec, points, method="bip", sparsity="50 %")

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import subprocess
+import sys
 import xml.etree.ElementTree as ET
 from html import escape
 from pathlib import Path
@@ -15,9 +17,17 @@ from PIL import Image
 
 from biprune.files import replaced, write_text
 from biprune.methods import BiP
-from biprune.report import ReferencePoint, summarise, write_figures, write_page, write_report
-from biprune.report.details import details_html
-from biprune.report.sentences import overview, verdict_sentences
+from biprune.report import (
+    ReferencePoint,
+    csv_table,
+    latex_tables,
+    markdown_tables,
+    summarise,
+    write_report,
+)
+from biprune.report.figures import write_figures
+from biprune.report.page import details_html
+from biprune.report.wording import overview, verdict_sentences
 
 CHARTS = (
     "accuracy",
@@ -41,7 +51,7 @@ def embedded(page: str, name: str) -> dict:
 
 
 def test_the_page_holds_everything_it_needs(tmp_path: Path) -> None:
-    page = write_page(realistic(), tmp_path / "new" / "report.html").read_text(encoding="utf-8")
+    page = write_report(realistic(), tmp_path / "new" / "report.html").read_text(encoding="utf-8")
     markup = without_scripts(page)
     assert not re.search(r"""(src|href)=["']?(?!#)""", markup)
     assert "default-src 'none'" in markup
@@ -53,7 +63,7 @@ def test_the_page_holds_everything_it_needs(tmp_path: Path) -> None:
 @pytest.mark.parametrize("structure", ["weight", "filter", "channel", "group", "2:4"])
 def test_a_page_of_every_structure(structure: str, tmp_path: Path) -> None:
     records = [dense(), run("omp", 0.5, spec={"structure": structure})]
-    page = write_page(records, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_report(records, tmp_path / "report.html").read_text(encoding="utf-8")
     assert f"resnet20 on digits, pruned by {structure}" in without_scripts(page)
 
 
@@ -64,7 +74,7 @@ def test_what_records_say_is_escaped(tmp_path: Path) -> None:
         run("gmp", environment={"host": nasty}, spec={"data": f"folder:{nasty}"}),
         failed("gmp", 0.5, error=nasty),
     ]
-    page = write_page(records, tmp_path / "report.html", title=nasty).read_text(encoding="utf-8")
+    page = write_report(records, tmp_path / "report.html", title=nasty).read_text(encoding="utf-8")
     assert page.count("<script") == 4
     assert page.count("</script") == 4
     assert "alert(1)</script>" not in page
@@ -72,7 +82,7 @@ def test_what_records_say_is_escaped(tmp_path: Path) -> None:
 
 
 def test_holes_say_why(tmp_path: Path) -> None:
-    page = write_page(realistic(), tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_report(realistic(), tmp_path / "report.html").read_text(encoding="utf-8")
     assert re.search(r'<td class="hole" title="seed 0: RuntimeError: [^"]*">hole</td>', page)
     assert "<b>omp</b> at 50 % (seed 1): <code>no record</code>" in page
 
@@ -86,9 +96,9 @@ def test_the_verdict_in_sentences() -> None:
         "with 95 % confidence (+0.40 points or more).",
         "imp: sparsest winning ticket at 50 % by its mean (90.70 ± 0.71 %, 2 runs) and at 50 % "
         "with 95 % confidence (+0.20 points or more).",
-        "Tickets that start from the dense networks have trained for longer than these. What "
-        "training alone would gain is told by runs at a sparsity of 0.",
-        "Without a winning ticket at any sparsity: omp.",
+        "Tickets that start from the dense networks have trained longer than those. Runs at a "
+        "sparsity of 0 would show what longer training gains by itself.",
+        "No winning ticket at any sparsity: omp.",
     ]
     assert overview([comparison]) == (
         "bip, imp and omp at sparsities of 50 % and 90 %: 2 seeds, 11 pruning runs and 2 dense "
@@ -98,7 +108,7 @@ def test_the_verdict_in_sentences() -> None:
 
 def test_none_is_best_among_runs_of_different_seeds() -> None:
     (comparison,) = summarise([run("omp", 0.9, 0, 70.0), run("gmp", 0.9, 1, 80.0)])
-    said = "At 90 %, the sparsest tried, none is ahead of all others over the seeds they share."
+    said = "At 90 %, the sparsest tried, no method beats all others on the seeds that they share."
     assert said in verdict_sentences(comparison)
 
 
@@ -113,7 +123,7 @@ def test_many_variants_are_counted_by_method() -> None:
 def test_what_cannot_be_said_is_said() -> None:
     (comparison,) = summarise([run("bip")])
     assert verdict_sentences(comparison)[0] == (
-        "The dense accuracy is unknown, so that no ticket can be called a winning one."
+        "The dense accuracy is unknown, so no ticket can be called a winning ticket."
     )
     (comparison,) = summarise([dense(), run("bip")])
     assert verdict_sentences(comparison)[-1] == "Confidence bounds need at least two seeds."
@@ -123,7 +133,7 @@ def test_what_cannot_be_said_is_said() -> None:
 
 def test_settings_and_versions_of_every_run(tmp_path: Path) -> None:
     records = realistic()
-    page = write_page(records, tmp_path / "report.html").read_text(encoding="utf-8")
+    page = write_report(records, tmp_path / "report.html").read_text(encoding="utf-8")
     assert page.count("<details>") > 3
     assert all(record.key in page for record in records)
     assert escape('"torch": "2.8.0"') in page
@@ -156,10 +166,45 @@ def test_no_records_are_refused(tmp_path: Path) -> None:
     assert not (tmp_path / "report.html").exists()
 
 
+@pytest.mark.parametrize("package", ["altair", "vl_convert"])
+def test_a_missing_extra_is_named(
+    package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, package, None)
+    message = rf"need {package}, which is not installed: pip install 'biprune\[report\]'"
+    with pytest.raises(ModuleNotFoundError, match=message):
+        write_report(realistic(), tmp_path / "report.html")
+    assert os.listdir(tmp_path) == []
+
+
+TABLES = """
+import sys
+sys.modules.update(dict.fromkeys(["altair", "vl_convert", "scipy"]))
+from hand_records import realistic
+from biprune.report import csv_table, latex_tables, markdown_tables, summarise
+for tables in (csv_table, latex_tables, markdown_tables):
+    print(tables(summarise(realistic())), end="")
+"""
+
+
+def test_tables_need_no_extra() -> None:
+    here = str(Path(__file__).parent)
+    path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
+    done = subprocess.run(
+        [sys.executable, "-c", TABLES],
+        capture_output=True,
+        text=True,
+        env={**os.environ, "PYTHONPATH": path, "PYTHONIOENCODING": "utf-8"},
+    )
+    comparisons = summarise(realistic())
+    expected = [tables(comparisons) for tables in (csv_table, latex_tables, markdown_tables)]
+    assert done.stdout == "".join(expected), done.stderr
+
+
 def test_the_order_of_records_does_not_change_the_page(tmp_path: Path) -> None:
     records = realistic()
-    one = write_page(records, tmp_path / "one.html").read_bytes()
-    assert write_page(records[::-1], tmp_path / "other.html").read_bytes() == one
+    one = write_report(records, tmp_path / "one.html").read_bytes()
+    assert write_report(records[::-1], tmp_path / "other.html").read_bytes() == one
 
 
 def test_everything_at_once(tmp_path: Path) -> None:
@@ -206,7 +251,7 @@ def test_a_failed_write_leaves_the_old_file(tmp_path: Path) -> None:
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["report.html"]
     with pytest.raises(IsADirectoryError, match="it is a folder"):
-        write_page([run("bip")], tmp_path)
+        write_report([run("bip")], tmp_path)
 
 
 def test_two_writers_of_one_file_do_not_share_a_temporary_one(tmp_path: Path) -> None:

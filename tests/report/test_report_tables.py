@@ -9,8 +9,8 @@ import pytest
 from hand_records import dense, failed, realistic, run, seeds
 
 from biprune.report import ReferencePoint, csv_table, latex_tables, markdown_tables, summarise
-from biprune.report.latex import latex_text
 from biprune.report.tables import Entry, accuracy_table, cost_table, difference_table
+from biprune.report.typesetting import latex_text
 
 
 def test_the_accuracy_table() -> None:
@@ -105,14 +105,14 @@ def test_what_a_difference_leaves_unclear_is_marked() -> None:
 
 
 def test_published_numbers_stand_below_ours_at_our_sparsities() -> None:
-    (comparison,) = summarise([*seeds("bip", 0.5, 90.0), *seeds("bip", 0.9, 89.0)])
     paper = [
         ReferencePoint("imp", 0.9, 99.0, None, "resnet20", "digits", "Figure 1", approximate=True),
         ReferencePoint("bip", 0.9, 91.0, 0.5, "resnet20", "digits", "Figure 1"),
         ReferencePoint("bip", 0.7, 92.0, 0.5, "resnet20", "digits", "Figure 1"),
         ReferencePoint("dense", 0.0, 92.0, None, "resnet20", "digits", "Table 1"),
     ]
-    rows = accuracy_table(comparison, paper).rows
+    (comparison,) = summarise([*seeds("bip", 0.5, 90.0), *seeds("bip", 0.9, 89.0)], paper)
+    rows = accuracy_table(comparison).rows
     assert list(rows) == ["bip", "bip (Figure 1)", "imp (Figure 1)"]
     assert rows["bip (Figure 1)"] == [Entry("-"), Entry("91.00 ± 0.50")]
     assert rows["imp (Figure 1)"][1] == Entry("~99.00")
@@ -202,3 +202,18 @@ def test_impossible_reference_points_are_refused(change: dict[str, object], mess
     good |= {"model": "resnet20", "data": "digits", "source": "Figure 1"}
     with pytest.raises(ValueError, match=message):
         ReferencePoint(**good | change)
+
+
+@pytest.mark.parametrize(
+    "error", ["=1+1", "+1|cmd", "-2+3", "@SUM(A1)", "\t=1", "\r=1", '=HYPERLINK("http://x")']
+)
+def test_csv_holds_no_formula(error: str) -> None:
+    table = csv_table(summarise([dense(), failed(error=error)]))
+    (row,) = csv.DictReader(io.StringIO(table, newline=""))
+    assert row["error"] == "'" + error.replace("\t", r"\t").replace("\r", r"\r")
+
+
+def test_csv_keeps_negative_numbers() -> None:
+    records = [dense(accuracy=-1.5), run("bip", accuracy=-2.25)]
+    (row,) = csv.DictReader(io.StringIO(csv_table(summarise(records))))
+    assert (row["mean"], row["values"], row["dense_mean"]) == ("-2.25", "-2.25", "-1.5")

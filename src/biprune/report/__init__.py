@@ -1,20 +1,20 @@
-"""Reports: what records add up to, as a page, as figures and as tables."""
+"""Reports: what records add up to, as a page, figures and tables.
+
+Charts need the extra `report`, and are imported only when a page or figures are written.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
 
 from biprune.experiments.record import RunRecord
 from biprune.experiments.reference import ReferencePoint
 from biprune.files import write_text
 from biprune.report.comparison import Cell, Comparison, Hole
-from biprune.report.figures import write_figures
-from biprune.report.latex import latex_tables
-from biprune.report.markdown import markdown_tables
-from biprune.report.page import write_page
 from biprune.report.spreadsheet import csv_table
 from biprune.report.summary import summarise
+from biprune.report.typesetting import latex_tables, markdown_tables
 
 __all__ = [
     "Cell",
@@ -24,9 +24,8 @@ __all__ = [
     "csv_table",
     "latex_tables",
     "markdown_tables",
+    "require_charts",
     "summarise",
-    "write_figures",
-    "write_page",
     "write_report",
 ]
 
@@ -40,22 +39,55 @@ def write_report(
     markdown: Path | str | None = None,
     latex: Path | str | None = None,
     title: str | None = None,
-    paper: Sequence[ReferencePoint] | None = None,
+    paper: Iterable[ReferencePoint] = (),
 ) -> Path:
-    """Write the page to `path`, and whatever else is given a place; return the page's.
+    """Write a page about `records`, and the figures and tables that are given a place.
 
-    `figures` is a folder for SVG and PNG files, `csv`, `markdown` and `latex` are files for the
-    tables. `paper` are published numbers to stand beside ours.
+    Args:
+        records: Finished and failed runs; at least one.
+        path: The HTML file. It holds everything it needs and works offline.
+        figures: A folder for the charts, as SVG and PNG files.
+        csv: A file with one line for each cell and each missing run.
+        markdown: A file for the tables in Markdown.
+        latex: A file for the tables in LaTeX.
+        title: The page's heading.
+        paper: Published numbers, shown with the runs of the same model, data and structure.
+
+    Returns:
+        The path of the page.
+
+    Raises:
+        ModuleNotFoundError: The extra `report` is not installed.
+        ValueError: There are no records.
     """
-    records = list(records)
-    page = write_page(records, path, title=title, paper=paper)
-    comparisons, published = summarise(records), paper or ()
+    require_charts()
+    from biprune.report.figures import write_figures
+    from biprune.report.page import page_html
+
+    comparisons = summarise(records, paper)
+    if not comparisons:
+        raise ValueError("`records` must hold at least one record, got none.")
+    write_text(path, page_html(comparisons, title or "Pruning methods compared"))
     if figures is not None:
-        write_figures(comparisons, figures, published)
-    if csv is not None:
-        write_text(csv, csv_table(comparisons))
-    if markdown is not None:
-        write_text(markdown, markdown_tables(comparisons, published))
-    if latex is not None:
-        write_text(latex, latex_tables(comparisons, published))
-    return page
+        write_figures(comparisons, figures)
+    for file, tables in ((csv, csv_table), (markdown, markdown_tables), (latex, latex_tables)):
+        if file is not None:
+            write_text(file, tables(comparisons))
+    return Path(path)
+
+
+def require_charts() -> None:
+    """Check that charts can be drawn, so that a missing package is noticed before long runs.
+
+    Raises:
+        ModuleNotFoundError: The extra `report` is not installed; the message says how to do that.
+    """
+    try:
+        import altair  # noqa: F401
+        import vl_convert  # noqa: F401
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"Pages and figures need {error.name}, which is not installed: "
+            "pip install 'biprune[report]'",
+            name=error.name,
+        ) from None

@@ -1,4 +1,4 @@
-"""Cells, holes and the comparison they make up: values that tables and charts read."""
+"""Comparisons as values: the cells and holes that tables, charts and sentences read."""
 
 from __future__ import annotations
 
@@ -7,19 +7,19 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from biprune.experiments.record import RunRecord
+from biprune.experiments.reference import ReferencePoint
 from biprune.experiments.spec import RunSpec
-from biprune.report.verdict import Sample, Verdict, difference
+from biprune.report.statistics import ROUNDING, Sample, Verdict, difference
 
 BUDGET_TOLERANCE = 0.02
-_ROUNDING = 1e-9
 
 
 @dataclass(frozen=True)
 class Cell:
-    """The finished runs of one method at one sparsity, one a seed.
+    """The finished runs of one method at one sparsity, one for each seed.
 
-    `budget_ratio` is their backward passes over the median of all methods at that sparsity; None
-    where that is 0.
+    `budget_ratio` divides their mean backward passes by the median over all methods at that
+    sparsity. It is None where the median is 0.
     """
 
     label: str
@@ -50,15 +50,15 @@ class Cell:
 
     @property
     def has_other_budget(self) -> bool:
-        """Whether it is unfair to compare this cell with its column."""
+        """Whether its budget is too far from its column's for a fair comparison."""
         if self.budget_ratio is None:
             return False
-        return abs(self.budget_ratio - 1) > BUDGET_TOLERANCE + _ROUNDING
+        return abs(self.budget_ratio - 1) > BUDGET_TOLERANCE + ROUNDING
 
 
 @dataclass(frozen=True)
 class Hole:
-    """A run that should be there and is not: it failed with `error`, or has no record."""
+    """A run without a result: it failed with `error`, or its record is missing."""
 
     label: str
     sparsity: float
@@ -68,7 +68,7 @@ class Hole:
 
 @dataclass(frozen=True)
 class Sparsest:
-    """The largest sparsity at which a method still wins by each rule; None for nowhere."""
+    """A method's sparsest winning ticket by each rule; None where no ticket wins."""
 
     label: str
     by_mean: Cell | None
@@ -82,25 +82,30 @@ class Sparsest:
 
 @dataclass(frozen=True)
 class Comparison:
-    """All runs that differ in nothing but method, sparsity and seed."""
+    """All runs that differ only in method, sparsity and seed.
+
+    `methods` maps each label to the name of its method, in the order of tables and legends.
+    `published` are reported numbers for the same model, data and structure.
+    """
 
     title: str
     runs: tuple[RunRecord, ...]
     dense_runs: tuple[RunRecord, ...]
     dense: Sample | None
-    methods: dict[str, str]  # by label, in the order of tables and legends
+    methods: dict[str, str]
     sparsities: tuple[float, ...]
     cells: tuple[Cell, ...]
     holes: tuple[Hole, ...]
+    published: tuple[ReferencePoint, ...] = ()
 
     @property
     def setting(self) -> RunSpec:
-        """A spec that has in common with all of the runs what they have in common."""
+        """The first run's spec; all fields but method, sparsity and seed hold for every run."""
         return (self.runs or self.dense_runs)[0].spec
 
     @property
     def labels(self) -> list[str]:
-        """Every method or variant of one."""
+        """One label for each method or variant of a method."""
         return list(self.methods)
 
     def grid(self) -> dict[str, dict[float, Cell | None]]:
@@ -112,35 +117,34 @@ class Comparison:
         }
 
     def best_at(self, sparsity: float) -> list[Cell]:
-        """Cells that no other of their column is above, on average over the seeds both have.
+        """The cells at `sparsity` that no other one beats on the seeds that both have.
 
-        One as a rule, several if they are equal, none where they share no seeds.
+        Usually there is one. Equal cells are all best, and cells without common seeds never are.
         """
         column = [cell for cell in self.cells if cell.sparsity == sparsity]
-        return [cell for cell in column if all(_is_level(cell, other) for other in column)]
+        return [cell for cell in column if all(_is_as_good(cell, other) for other in column)]
 
     def sparsest_tickets(self) -> list[Sparsest]:
-        """The verdict on each method; a sparsity of 0 is no ticket."""
+        """Each method's sparsest winning tickets; a run at sparsity 0 is not a ticket."""
         return [
             Sparsest(
                 label,
-                _last(cell for cell in row.values() if cell and cell.verdict.by_mean),
-                _last(cell for cell in row.values() if cell and cell.verdict.by_bound),
+                _sparsest(cell for cell in row.values() if cell and cell.verdict.by_mean),
+                _sparsest(cell for cell in row.values() if cell and cell.verdict.by_bound),
             )
             for label, row in self.grid().items()
         ]
 
 
 def sample_of(runs: Iterable[RunRecord]) -> Sample:
-    """Test accuracies of finished runs."""
+    """The test accuracies of the runs that have one."""
     return Sample({r.spec.seed: r.test_accuracy for r in runs if r.test_accuracy is not None})
 
 
-def _is_level(cell: Cell, other: Cell) -> bool:
-    """Whether a cell is at least as accurate as another."""
+def _is_as_good(cell: Cell, other: Cell) -> bool:
     paired = difference(cell.accuracy, other.accuracy)
-    return paired is not None and paired.mean >= -_ROUNDING
+    return paired is not None and paired.mean >= -ROUNDING
 
 
-def _last(cells: Iterable[Cell]) -> Cell | None:
+def _sparsest(cells: Iterable[Cell]) -> Cell | None:
     return max((c for c in cells if c.sparsity > 0), key=lambda c: c.sparsity, default=None)

@@ -4,11 +4,11 @@ const themes = read("themes");
 const prefersDark = matchMedia("(prefers-color-scheme: dark)");
 const button = document.getElementById("theme");
 const views = {};
-let chosen = null; // the reader's own theme
-let latest = 0; // the newest drawing; older ones give way to it
+let chosen = null; // the reader's choice of theme
+let latest = 0; // the newest drawing; older ones stop
 let drawing = Promise.resolve();
 
-// Colours are written for white; on dark each has a lighter one in its place.
+// The specs have colours for white; the dark theme swaps each for a lighter one.
 const forTheme = (spec, name) =>
   name === "light"
     ? spec
@@ -23,7 +23,7 @@ function redraw() {
   document.documentElement.dataset.theme = name;
   delete document.documentElement.dataset.drawn;
   button.textContent = name === "dark" ? "light" : "dark";
-  drawing = drawing.then(() => draw(mine, name)); // two at once would share a box
+  drawing = drawing.then(() => draw(mine, name)); // two at once would draw into one box
 }
 
 async function draw(mine, name) {

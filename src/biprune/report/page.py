@@ -1,13 +1,16 @@
-"""The report as one HTML file that needs nothing else: no server, no network."""
+"""The report as one HTML file that works without a server and without a network.
+
+Everything that comes from records is escaped here.
+"""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from html import escape
 from importlib.resources import files
-from pathlib import Path
 from string import Template
 from typing import Any
 
@@ -15,56 +18,39 @@ import altair as alt
 import vl_convert
 
 from biprune.experiments.record import RunRecord
-from biprune.experiments.reference import ReferencePoint
-from biprune.files import write_text
 from biprune.report.comparison import Comparison
-from biprune.report.details import details_html
-from biprune.report.gallery import Figure, gallery
-from biprune.report.holes import hole_lines
-from biprune.report.markup import (
-    figure_html,
-    holes_html,
-    sentences_html,
-    table_html,
-    text_html,
-)
-from biprune.report.sentences import overview, verdict_sentences
-from biprune.report.settings import published_for
-from biprune.report.summary import summarise
-from biprune.report.tables import all_tables
+from biprune.report.figures import Figure, figures_of
+from biprune.report.labels import method_labels
+from biprune.report.summary import failure
+from biprune.report.tables import Entry, Table, all_tables
 from biprune.report.theme import DARK, LIGHT, dark_colours
+from biprune.report.wording import (
+    HoleLine,
+    hole_lines,
+    listed,
+    overview,
+    percent_of,
+    verdict_sentences,
+)
 
 _LETTER_WIDTH, _SYMBOL_WIDTH = 7, 38  # pixels of a legend's entry
 
 
-def write_page(
-    records: Iterable[RunRecord],
-    path: Path | str,
-    *,
-    title: str | None = None,
-    paper: Sequence[ReferencePoint] | None = None,
-) -> Path:
-    """Write the report of `records` to `path` and return it.
-
-    `paper` are published numbers, drawn and listed with the runs of the same setting.
-    """
-    comparisons = summarise(records)
-    if not comparisons:
-        raise ValueError("`records` must hold at least one record, got none.")
-    figures = [gallery(c, published_for(c.setting, paper or ())) for c in comparisons]
-    charts = {
-        _chart_id(place, figure): _chart(figure, comparison)
-        for place, (comparison, shown) in enumerate(zip(comparisons, figures, strict=True))
-        for figure in shown
-    }
-    sections = [
-        _section(place, comparison, figures[place], published_for(comparison.setting, paper or ()))
-        for place, comparison in enumerate(comparisons)
-    ]
-    title = title or "Pruning methods compared"
-    page = Template(_part("page.html")).substitute(
+def page_html(comparisons: Sequence[Comparison], title: str) -> str:
+    """The page: an overview, then a section for each comparison."""
+    sections: list[str] = []
+    charts: dict[str, dict[str, Any]] = {}
+    for number, comparison in enumerate(comparisons, start=1):
+        figures = {f"chart-{number}-{figure.name}": figure for figure in figures_of(comparison)}
+        sections.append(_section(_anchor(number), comparison, figures))
+        longest = max(map(len, comparison.labels), default=0)
+        for name, figure in figures.items():
+            spec = figure.chart.to_dict()
+            spec.pop("config", None)  # the page's theme replaces it
+            charts[name] = {"spec": spec, "entry": _SYMBOL_WIDTH + _LETTER_WIDTH * longest}
+    return Template(_part("page.html")).substitute(
         title=escape(title),
-        overview=text_html(overview(comparisons)),
+        overview=_text(overview(comparisons)),
         contents=_contents(comparisons),
         sections="\n".join(sections),
         style=_part("page.css"),
@@ -73,60 +59,161 @@ def write_page(
         charts=_embedded(charts),
         themes=_embedded({"light": LIGHT, "dark": DARK, "swaps": dark_colours()}),
     )
-    write_text(path, page)
-    return Path(path)
-
-
-def _section(
-    place: int,
-    comparison: Comparison,
-    figures: Sequence[Figure],
-    paper: Sequence[ReferencePoint],
-) -> str:
-    tables = all_tables(comparison, paper)
-    charts = [figure_html(figure, _chart_id(place, figure)) for figure in figures]
-    parts = [
-        f"<h2>{escape(comparison.title)}</h2>",
-        sentences_html(verdict_sentences(comparison)),
-        *map(table_html, tables),
-        f'<div class="charts">{"".join(charts)}</div>',
-        holes_html(hole_lines(comparison.holes)),
-        details_html(comparison),
-    ]
-    return f'<section id="{_anchor(place)}">{"".join(parts)}</section>'
-
-
-def _chart(figure: Figure, comparison: Comparison) -> dict[str, Any]:
-    """A chart's spec without a theme, and the width of an entry of its legend."""
-    spec = figure.chart.to_dict()
-    spec.pop("config", None)  # the page's theme takes its place
-    longest = max(map(len, comparison.labels))
-    return {"spec": spec, "entry": _SYMBOL_WIDTH + _LETTER_WIDTH * longest}
 
 
 def _contents(comparisons: Sequence[Comparison]) -> str:
     if len(comparisons) < 2:
         return ""
-    links = [f'<a href="#{_anchor(i)}">{escape(c.title)}</a>' for i, c in enumerate(comparisons)]
+    links = [
+        f'<a href="#{_anchor(number)}">{escape(comparison.title)}</a>'
+        for number, comparison in enumerate(comparisons, start=1)
+    ]
     return f"<nav>{''.join(links)}</nav>"
 
 
-def _anchor(place: int) -> str:
-    return f"comparison-{place + 1}"
+def _section(anchor: str, comparison: Comparison, figures: Mapping[str, Figure]) -> str:
+    sentences = "".join(f"<li>{_text(text)}</li>" for text in verdict_sentences(comparison))
+    parts = [
+        f"<h2>{escape(comparison.title)}</h2>",
+        f'<ul class="verdict">{sentences}</ul>',
+        *map(_table, all_tables(comparison)),
+        f'<div class="charts">{"".join(_figure(*item) for item in figures.items())}</div>',
+        _holes(hole_lines(comparison.holes)),
+        details_html(comparison),
+    ]
+    return f'<section id="{anchor}">{"".join(parts)}</section>'
 
 
-def _chart_id(place: int, figure: Figure) -> str:
-    return f"chart-{place + 1}-{figure.name}"
+def _table(table: Table) -> str:
+    """A table that scrolls sideways in its own box, with its notes below."""
+    head = "".join(f'<th scope="col">{escape(column)}</th>' for column in table.columns)
+    rows = "".join(
+        f'<tr><th scope="row">{escape(label)}</th>{"".join(map(_entry, row))}</tr>'
+        for label, row in table.rows.items()
+    )
+    notes = "".join(f"<li><b>{mark}</b> {escape(text)}</li>" for mark, text in table.notes.items())
+    return (
+        f'<figure class="table"><figcaption>{_text(table.caption)}</figcaption>'
+        f'<div class="scroll"><table><thead><tr><th scope="col">method</th>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>"
+        + (f'<ul class="notes">{notes}</ul>' if notes else "")
+        + "</figure>"
+    )
+
+
+def _entry(entry: Entry) -> str:
+    title = f' title="{escape(entry.error)}"' if entry.error else ""
+    if not entry.text:
+        return f'<td class="hole"{title}>hole</td>'
+    number = f"<b>{escape(entry.text)}</b>" if entry.is_best else escape(entry.text)
+    runs = "" if entry.n is None else f" <small>({entry.n})</small>"
+    marks = f"<sup>{escape(' '.join(entry.marks))}</sup>" if entry.marks else ""
+    return f"<td{title}>{number}{runs}{marks}</td>"
+
+
+def _figure(name: str, figure: Figure) -> str:
+    """A box for the chart `name`, which the page's script fills."""
+    wide = " wide" if figure.name == "accuracy" else ""
+    return (
+        f'<figure class="chart{wide}"><h3>{escape(figure.title)}</h3>'
+        f'<div class="vega" id="{escape(name)}"></div>'
+        f"<figcaption>{_text(figure.caption)}</figcaption></figure>"
+    )
+
+
+def _holes(lines: Iterable[HoleLine]) -> str:
+    items = "".join(
+        f"<li><b>{escape(line.label)}</b> at {escape(line.where)}: "
+        f"<code>{escape(line.error)}</code></li>"
+        for line in lines
+    )
+    return f'<section class="holes"><h3>Holes</h3><ul>{items}</ul></section>' if items else ""
+
+
+def details_html(comparison: Comparison) -> str:
+    """A folded table of all runs, with their settings and versions below it, each set once."""
+    runs = [*comparison.dense_runs, *comparison.runs]
+    pruned = method_labels([run.spec for run in comparison.runs])
+    labels = {run.key: pruned.get(run.key, "dense") for run in runs}
+    versions = list(dict.fromkeys(_versions(run) for run in runs))
+    blocks = [_block(title, text) for title, text in _settings(runs, labels)]
+    blocks += [_block(f"Versions {n}", text) for n, text in enumerate(versions, start=1)]
+    cells = [_run_cells(run, labels[run.key], versions) for run in runs]
+    head = "".join(f'<th scope="col">{column}</th>' for column in cells[0])
+    rows = "".join(map(_run_row, runs, cells))
+    return (
+        "<details><summary>Settings and versions of every run</summary>"
+        f'<div class="scroll"><table class="runs"><thead><tr>{head}</tr></thead>'
+        f"<tbody>{rows}</tbody></table></div>{''.join(blocks)}</details>"
+    )
+
+
+def _run_cells(run: RunRecord, label: str, versions: Sequence[str]) -> dict[str, str]:
+    """The cells of a run by column."""
+    reached, test, validation = run.achieved_sparsity, run.test_accuracy, run.val_accuracy
+    return {
+        "run": run.key,
+        "method": label,
+        "sparsity": percent_of(run.spec.sparsity),
+        "reached": "-" if reached is None else percent_of(reached),
+        "seed": str(run.spec.seed),
+        "status": run.status,
+        "test (%)": "-" if test is None else f"{test:.2f}",
+        "validation (%)": "-" if validation is None else f"{validation:.2f}",
+        "backward passes": f"{run.backward_passes:,}",
+        "seconds": f"{run.seconds:,.1f}",
+        "finished": run.environment.get("finished", "-"),
+        "versions": str(versions.index(_versions(run)) + 1),
+    }
+
+
+def _run_row(run: RunRecord, cells: Mapping[str, str]) -> str:
+    error = failure(run)
+    title = f' class="hole" title="{escape(error)}"' if error else ""
+    return f"<tr{title}>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells.values()) + "</tr>"
+
+
+def _settings(runs: Iterable[RunRecord], labels: Mapping[str, str]) -> Iterable[tuple[str, str]]:
+    """A title and the settings that runs share, apart from seed and sparsity."""
+    sparsities: defaultdict[tuple[str, str], dict[str, None]] = defaultdict(dict)
+    for run in runs:
+        shared = {n: v for n, v in run.resolved.items() if n not in ("seed", "sparsity")}
+        sparsities[labels[run.key], _json(shared)][percent_of(run.spec.sparsity)] = None
+    blocks = Counter(label for label, _ in sparsities)
+    for (label, text), places in sparsities.items():
+        where = f" at {listed(list(places))}" if blocks[label] > 1 else ""
+        yield f"Settings of {label}{where}", text
+
+
+def _block(title: str, text: str) -> str:
+    return f"<details><summary>{escape(title)}</summary><pre>{escape(text)}</pre></details>"
+
+
+def _versions(run: RunRecord) -> str:
+    return _json({name: v for name, v in run.environment.items() if name != "finished"})
+
+
+def _anchor(number: int) -> str:
+    return f"comparison-{number}"
+
+
+def _text(text: str) -> str:
+    """Escaped text in which a number and its percent sign stay on one line."""
+    return escape(text).replace(" %", "&nbsp;%")
+
+
+def _json(content: Mapping[str, Any]) -> str:
+    return json.dumps(content, indent=1, sort_keys=True, default=str)
 
 
 def _embedded(content: object) -> str:
-    """JSON that cannot end the script element it stands in."""
+    """JSON that cannot end the script element around it."""
     return json.dumps(content, ensure_ascii=False, allow_nan=False).replace("<", "\\u003c")
 
 
 @cache
 def _vega() -> str:
-    """Vega, Vega-Lite and vega-embed in the version that Altair writes for."""
+    """Vega, Vega-Lite and vega-embed, in the version that Altair writes for."""
     version = alt.SCHEMA_VERSION.rpartition(".")[0]
     bundle = vl_convert.javascript_bundle("window.vegaEmbed = vegaEmbed;", vl_version=version)
     return bundle.replace("</script", "<\\/script")

@@ -7,6 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
+from biprune.files import printable
 from biprune.report.comparison import Cell, Comparison, Hole
 
 COLUMNS: tuple[str, ...] = (
@@ -35,6 +36,8 @@ COLUMNS: tuple[str, ...] = (
     "error",
 )
 
+_FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet may begin one with
+
 
 def csv_table(comparisons: Iterable[Comparison]) -> str:
     """A line for every cell, status "done", and for every missing run, status "hole".
@@ -53,7 +56,21 @@ def csv_table(comparisons: Iterable[Comparison]) -> str:
 
 
 def _short(value: Any) -> Any:
-    return round(value, 6) if isinstance(value, float) else value
+    """Numbers with six digits; text on one line, and quoted where it could be a formula."""
+    if isinstance(value, float):
+        return round(value, 6)
+    if isinstance(value, str):
+        is_formula = value.startswith(_FORMULA) and not _is_numbers(value)
+        return f"'{printable(value)}" if is_formula else printable(value)
+    return value
+
+
+def _is_numbers(text: str) -> bool:
+    try:
+        list(map(float, text.split(" ")))
+    except ValueError:
+        return False
+    return True
 
 
 def _setting(comparison: Comparison) -> dict[str, Any]:

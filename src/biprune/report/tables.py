@@ -1,29 +1,32 @@
-"""The tables of a comparison as values; others write them down."""
+"""What the tables of a report say, whatever they are written in."""
 
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from biprune.experiments.reference import ReferencePoint
 from biprune.report.comparison import Cell, Comparison
-from biprune.report.formatting import counted, percent_of, points, spread
-from biprune.report.verdict import difference
+from biprune.report.statistics import difference
+from biprune.report.wording import dense_text, percent_of, points, spread
 
 OTHER_BUDGET, INCOMPLETE, UNCLEAR = "†", "‡", "?"
 NOTES = {
     "*": "at least as accurate as dense, on average over its seeds (the paper's winning ticket)",
     "**": "the 95 % lower confidence bound of the difference, paired by seed, is at least 0",
-    OTHER_BUDGET: "backward passes more than 2 % off the median of the column: not a fair contest",
-    INCOMPLETE: "some of its runs are missing or failed: see the holes",
-    UNCLEAR: "within one standard error of none, or a single seed",
+    OTHER_BUDGET: "more than 2 % off the column's median of backward passes: not a fair comparison",
+    INCOMPLETE: "some of its runs are missing or failed; see the holes",
+    UNCLEAR: "a difference within one standard error of 0, or of a single seed",
 }
 
 
 @dataclass(frozen=True)
 class Entry:
-    """One entry of a table. `error` says what is missing; an entry without text is a hole."""
+    """One entry of a table.
+
+    `n` is the number of runs behind it and `error` says which runs are missing. An entry without
+    text is a hole.
+    """
 
     text: str = ""
     n: int | None = None
@@ -34,7 +37,7 @@ class Entry:
 
 @dataclass(frozen=True)
 class Table:
-    """Entries by row and column, with a note for every mark in use."""
+    """Entries by row and column."""
 
     caption: str
     columns: list[str]
@@ -49,11 +52,19 @@ class Table:
         return {mark: text for mark, text in NOTES.items() if mark in used}
 
 
-def accuracy_table(comparison: Comparison, paper: Sequence[ReferencePoint] = ()) -> Table:
-    """Mean test accuracy, the best of each sparsity marked; published ones at the same sparsities.
+def all_tables(comparison: Comparison) -> list[Table]:
+    """The tables of a report: none where there are only dense runs."""
+    if not comparison.runs:
+        return []
+    tables = [accuracy_table(comparison), difference_table(comparison), cost_table(comparison)]
+    return [table for table in tables if table is not None]
 
-    Cells may have more seeds than others: the best is so over the seeds that it shares with each.
-    Published numbers compete with nobody: their training is not ours.
+
+def accuracy_table(comparison: Comparison) -> Table:
+    """Mean test accuracy with the best of each sparsity marked, and published numbers below.
+
+    Cells may differ in their seeds, so the best one is found on shared seeds. Published numbers
+    do not compete, because they come from other training.
     """
     best = {(c.label, c.sparsity) for s in comparison.sparsities for c in comparison.best_at(s)}
 
@@ -64,15 +75,15 @@ def accuracy_table(comparison: Comparison, paper: Sequence[ReferencePoint] = ())
         is_best = (cell.label, cell.sparsity) in best
         return Entry(spread(sample.mean, sample.std), sample.n, won, is_best)
 
-    rows = _rows(comparison, entry) | _published_rows(comparison, paper)
+    rows = _rows(comparison, entry) | _published_rows(comparison)
     caption = f"Test accuracy (%) of {comparison.title}: mean ± standard deviation (number of runs)"
     return Table(f"{caption}. {dense_text(comparison)}", _columns(comparison), rows)
 
 
 def difference_table(comparison: Comparison) -> Table | None:
-    """What each method has more or less than the first, seed by seed; None if that is alone.
+    """Each method's accuracy minus that of the first, paired by seed; None for a single method.
 
-    Seeds decide split and initial weights of all methods alike: much of the spread cancels.
+    A seed decides the split and the initial weights for all methods, so much of the spread cancels.
     """
     if len(comparison.methods) < 2:
         return None
@@ -90,40 +101,20 @@ def difference_table(comparison: Comparison) -> Table | None:
     rows = _rows(comparison, entry)
     del rows[first]
     caption = (
-        f"Test accuracy less that of {first}, in points, of {comparison.title}: mean ± standard "
-        "error of the difference paired by seed (number of seeds)."
+        f"Test accuracy minus that of {first}, in percentage points, for {comparison.title}: mean "
+        "± standard error, paired by seed (number of seeds)."
     )
     return Table(caption, _columns(comparison), rows)
 
 
 def cost_table(comparison: Comparison) -> Table:
-    """Mean backward passes and seconds of a run, without those of the dense model."""
+    """Mean backward passes and seconds of a run, without training the dense network."""
 
     def entry(cell: Cell) -> Entry:
         return Entry(f"{cell.passes:,.0f} / {cell.seconds:,.0f} s")
 
-    caption = f"Cost of a run of {comparison.title}: mean backward passes / seconds."
+    caption = f"Cost of a run for {comparison.title}: mean backward passes / seconds."
     return Table(caption, _columns(comparison), _rows(comparison, entry))
-
-
-def all_tables(comparison: Comparison, paper: Sequence[ReferencePoint] = ()) -> list[Table]:
-    """Those that a report has; of dense runs alone there are none."""
-    if not comparison.runs:
-        return []
-    differences = difference_table(comparison)
-    return [
-        accuracy_table(comparison, paper),
-        *([differences] if differences else []),
-        cost_table(comparison),
-    ]
-
-
-def dense_text(comparison: Comparison) -> str:
-    """The dense accuracy in words."""
-    if comparison.dense is None:
-        return "The dense accuracy is unknown."
-    dense = comparison.dense
-    return f"Dense: {spread(dense.mean, dense.std)} % ({counted(dense.n, 'run')})."
 
 
 def _columns(comparison: Comparison) -> list[str]:
@@ -131,12 +122,15 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _rows(comparison: Comparison, entry: Callable[[Cell], Entry]) -> dict[str, list[Entry]]:
-    errors = _errors(comparison)
+    """A row of entries for each label, with marks for what holds in every table."""
+    errors: defaultdict[tuple[str, float], list[str]] = defaultdict(list)
+    for hole in comparison.holes:
+        errors[hole.label, hole.sparsity].append(f"seed {hole.seed}: {hole.error}")
     rows: dict[str, list[Entry]] = {}
     for label, cells in comparison.grid().items():
         rows[label] = []
         for sparsity, cell in cells.items():
-            error = errors.get((label, sparsity))
+            error = "; ".join(errors[label, sparsity]) or None
             if cell is None:
                 rows[label].append(Entry(error=error) if error else Entry("-"))
                 continue
@@ -148,22 +142,12 @@ def _rows(comparison: Comparison, entry: Callable[[Cell], Entry]) -> dict[str, l
     return rows
 
 
-def _errors(comparison: Comparison) -> Mapping[tuple[str, float], str]:
-    errors: dict[tuple[str, float], str] = {}
-    for hole in comparison.holes:
-        place = hole.label, hole.sparsity
-        text = f"seed {hole.seed}: {hole.error}"
-        errors[place] = f"{errors[place]}; {text}" if place in errors else text
-    return errors
-
-
-def _published_rows(
-    comparison: Comparison, paper: Sequence[ReferencePoint]
-) -> dict[str, list[Entry]]:
-    """A row for each method and source that has a number at one of the table's sparsities."""
+def _published_rows(comparison: Comparison) -> dict[str, list[Entry]]:
+    """A row for each method and source with a number at one of our sparsities."""
     numbers: defaultdict[tuple[str, str], dict[float, Entry]] = defaultdict(dict)
     ours = list(comparison.methods.values())
-    for point in sorted(paper, key=lambda p: ours.index(p.method) if p.method in ours else 99):
+    order = {method: ours.index(method) for method in ours}
+    for point in sorted(comparison.published, key=lambda p: order.get(p.method, len(ours))):
         about = "~" if point.approximate else ""
         entry = Entry(about + spread(point.accuracy, point.std))
         numbers[point.method, point.source][round(point.sparsity, 6)] = entry

@@ -1,15 +1,21 @@
-"""How charts look: a colour and a shape for every method, and the two themes of the page.
+"""How charts look and respond: a style for every method, two themes, the legend and the menu.
 
 The colours of the six methods most often drawn together stay apart under protanopia, deuteranopia
-and tritanopia (at least 12 in CIELAB); the shape tells the others apart.
+and tritanopia (a distance of at least 12 in CIELAB). Shapes tell the other methods apart.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Mapping
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
+
+import altair as alt
+
+Row = dict[str, Any]  # of a chart's data
+MENU = "chosen"  # the name of the sparsity menu in a chart's spec
+HEIGHT = 340
 
 _BASE = {  # on white, on dark, shape
     "bip": ("#bf4600", "#f0803c", "circle"),
@@ -28,7 +34,7 @@ _BASE = {  # on white, on dark, shape
     "random": ("#767676", "#a0a0a0", "cross"),
 }
 _OTHER = ("#555555", "#c0c0c0", "square")
-# Towards black on white and towards white on dark, or back, and a dash that says it in print.
+# A variant's shade and dash. A positive shade is darker on white and lighter on dark.
 _VARIANTS = [
     (0.0, []),
     (0.4, [9, 3]),
@@ -40,7 +46,7 @@ _VARIANTS = [
 
 @dataclass(frozen=True)
 class Style:
-    """How a method is drawn on white; `on_dark` takes the place of `colour` in the dark."""
+    """How a method is drawn; `on_dark` replaces `colour` in the dark theme."""
 
     colour: str
     on_dark: str
@@ -49,7 +55,11 @@ class Style:
 
 
 def styles(methods: Mapping[str, str]) -> dict[str, Style]:
-    """A style for each label of `methods` (label -> name); variants share hue and shape."""
+    """A style for each label; variants of a method share its hue and shape.
+
+    Args:
+        methods: The name of the method behind each label.
+    """
     seen: Counter[str] = Counter()
     chosen = {}
     for label, method in methods.items():
@@ -61,14 +71,14 @@ def styles(methods: Mapping[str, str]) -> dict[str, Style]:
 
 
 def dark_colours() -> dict[str, str]:
-    """For every colour a style may have, what takes its place in the dark."""
+    """The dark theme's colour for every colour that a style may have."""
     variants = [{f"{name} {n}": name for n in range(len(_VARIANTS))} for name in (*_BASE, "")]
     chosen = [style for methods in variants for style in styles(methods).values()]
     return {style.colour: style.on_dark for style in chosen}
 
 
 def _shaded(colour: str, amount: float) -> str:
-    """Mixed with white by `amount`, or with black if it is negative."""
+    """The colour mixed with white by `amount`, or with black if that is negative."""
     goal = 255 if amount > 0 else 0
     parts = (int(colour[i : i + 2], 16) for i in (1, 3, 5))
     return "#" + "".join(f"{round(part + abs(amount) * (goal - part)):02x}" for part in parts)
@@ -117,3 +127,71 @@ def _config(ink: str, quiet: str, faint: str, background: str) -> dict[str, Any]
 
 LIGHT = _config("#1c2024", "#5b6470", "#e3e6ea", "#ffffff")
 DARK = _config("#e8eaed", "#a5adb8", "#343a42", "transparent")
+
+
+class MethodEncodings:
+    """Colour, shape and dash of each method, and a legend that hides and shows methods."""
+
+    def __init__(self, methods: Mapping[str, str]) -> None:
+        self._labels = list(methods)
+        self._styles = list(styles(methods).values())
+        # All methods are selected at first, so that a click hides one.
+        self.shown = alt.selection_point(
+            name="shown",
+            fields=["method"],
+            bind="legend",
+            toggle="true",
+            clear=False,
+            value=[{"method": label} for label in self._labels],
+        )
+
+    @property
+    def color(self) -> alt.Color:
+        """The method's colour; symbols in the legend are solid however pale the marks are."""
+        scale = self._scale(style.colour for style in self._styles)
+        return alt.Color("method:N", scale=scale, legend=alt.Legend(symbolOpacity=1))
+
+    @property
+    def shape(self) -> alt.Shape:
+        """The method's shape, in the legend of its colour."""
+        return alt.Shape("method:N", scale=self._scale(style.shape for style in self._styles))
+
+    @property
+    def dash(self) -> alt.StrokeDash:
+        """The variant's dash, in the legend of its colour."""
+        dashes = self._scale(style.dash or [1, 0] for style in self._styles)
+        return alt.StrokeDash("method:N", scale=dashes)
+
+    def opacity(self, shown: float = 1.0, hidden: float = 0.06) -> Any:
+        """Opacity of marks whose method the legend shows or hides."""
+        return alt.when(self.shown).then(alt.value(shown)).otherwise(alt.value(hidden))
+
+    def _scale(self, looks: Iterable[Any]) -> alt.Scale:
+        return alt.Scale(domain=self._labels, range=list(looks))
+
+
+def layered(*layers: alt.Chart, height: int = HEIGHT) -> alt.LayerChart:
+    """The layers as one chart that is as wide as its container."""
+    return alt.LayerChart(layer=list(layers), width="container", height=height)
+
+
+def chart_of(rows: Sequence[Row]) -> alt.Chart:
+    """A chart of `rows`, passed as plain data: Altair limits the length of data frames."""
+    return alt.Chart(alt.Data(values=list(rows)))
+
+
+def sparsity_menu(rows: Sequence[Row]) -> alt.Parameter:
+    """A menu of the sparsities in `rows`; it opens at the highest that most methods have."""
+    methods: defaultdict[str, set[str]] = defaultdict(set)
+    for row in rows:
+        methods[row["sparsity"]].add(row["method"])
+    options = sorted(methods, key=lambda text: float(text.split()[0]))
+    most = max(len(names) for names in methods.values())
+    opened = [option for option in options if len(methods[option]) == most][-1]
+    menu = alt.binding_select(options=options, name="sparsity ")
+    return alt.param(name=MENU, value=opened, bind=menu)
+
+
+def chart_at(rows: Sequence[Row], chosen: alt.Parameter) -> alt.Chart:
+    """A chart of the rows at the sparsity chosen in the menu."""
+    return chart_of(rows).transform_filter(alt.datum["sparsity"] == chosen)

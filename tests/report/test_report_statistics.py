@@ -8,7 +8,7 @@ import pytest
 from hand_records import dense, seeds
 
 from biprune.report import summarise
-from biprune.report.verdict import Sample, Verdict, judge
+from biprune.report.statistics import Sample, Verdict, judge, t_quantile
 
 T_95 = {1: 6.314, 2: 2.920, 4: 2.132}  # one-sided 95 %, by degrees of freedom
 
@@ -91,3 +91,40 @@ def test_the_sparsest_ticket_of_each_method_by_each_rule() -> None:
     assert not imp.wins
     (only_dense,) = summarise([dense(0, 90.0), *seeds("bip", 0.0, 99.0)])
     assert not only_dense.sparsest_tickets()[0].wins  # nothing was pruned
+
+
+# One-sided quantiles as printed in tables of Student's distribution, by degrees of freedom.
+@pytest.mark.parametrize(
+    ("probability", "degrees", "quantile"),
+    [
+        (0.95, 1, 6.313751515),
+        (0.95, 2, 2.919985580),
+        (0.95, 3, 2.353363435),
+        (0.95, 4, 2.131846786),
+        (0.95, 9, 1.833112933),
+        (0.95, 30, 1.697260887),
+        (0.975, 5, 2.570581836),
+        (0.995, 10, 3.169272673),
+        (0.5, 7, 0.0),
+    ],
+)
+def test_quantiles_are_those_of_the_tables(
+    probability: float, degrees: int, quantile: float
+) -> None:
+    assert t_quantile(probability, degrees) == pytest.approx(quantile, rel=1e-9, abs=1e-12)
+
+
+def test_quantiles_with_a_closed_form() -> None:
+    """One degree of freedom is Cauchy's distribution; for two, t = x * sqrt(2 / (1 - x**2))."""
+    for probability in (0.55, 0.75, 0.9, 0.95, 0.99, 0.999):
+        x = 2 * probability - 1
+        assert t_quantile(probability, 1) == pytest.approx(math.tan(math.pi * x / 2), rel=1e-12)
+        assert t_quantile(probability, 2) == pytest.approx(x * math.sqrt(2 / (1 - x**2)), rel=1e-12)
+
+
+def test_quantiles_are_those_of_scipy() -> None:
+    stats = pytest.importorskip("scipy.stats")
+    for degrees in (*range(1, 60), 99, 100, 1000):
+        for probability in (0.6, 0.95, 0.999):
+            expected = stats.t.ppf(probability, degrees)
+            assert t_quantile(probability, degrees) == pytest.approx(expected, rel=1e-10)
