@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from biprune.data.augmentation import Transform, crop_and_flip
+from biprune.data.batches import Transform, crop_and_flip
 
 GREY = Transform((0.25,), (0.5,), pad=1, flips=False)
 

@@ -275,3 +275,22 @@ def test_real_cifar10(tmp_path):
     assert (total * std).abs().max() < 1e-3
     assert ((squares - total.square()).sqrt() * std - std).abs().max() < 1e-3
     assert torch.bincount(torch.cat([y for _, y in data.test])).tolist() == [1000] * 10
+
+
+def test_what_is_not_verified_is_said(tmp_path, caplog):
+    """No sums of CIFAR-100's extracted binaries are published; those of all others are."""
+    load = write(tmp_path / "bin", "cifar100-binary")
+    load()
+    assert caplog.text == ""  # whoever says verify=False knows it
+    load(verify=True)
+    for name in ("train.bin", "test.bin"):
+        path = tmp_path / "bin" / "cifar-100-binary" / name
+        assert f"{path} is not verified" in caplog.text
+    unknown = [
+        name
+        for kind in (cifar.CIFAR10, cifar.CIFAR100)
+        for package in kind.packages
+        for name, md5 in package.files.items()
+        if md5 is None
+    ]
+    assert unknown == ["train.bin", "test.bin"]

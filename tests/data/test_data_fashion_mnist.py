@@ -57,6 +57,16 @@ def test_checksum(tmp_path, contents):
         load_data("fashion_mnist", root=tmp_path)
 
 
+def test_what_is_not_verified_is_said(tmp_path, contents, caplog):
+    """The authors publish sums of the packed files alone."""
+    write(tmp_path, contents, packed=False)
+    load_fashion(root=tmp_path)
+    assert caplog.text == ""  # whoever says verify=False knows it
+    load_fashion(root=tmp_path, verify=True)
+    for name in contents:
+        assert f"{tmp_path / name} is not verified" in caplog.text
+
+
 def test_missing(tmp_path, contents):
     write(tmp_path, contents, packed=True)
     (tmp_path / "t10k-labels-idx1-ubyte.gz").unlink()

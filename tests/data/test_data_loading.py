@@ -1,4 +1,6 @@
 import json
+import subprocess
+import sys
 
 import pytest
 import torch
@@ -159,14 +161,28 @@ def test_impossible_arguments(options, message):
         load_data("digits", **options)
 
 
-def test_importing_is_quick():
-    """scikit-learn is imported when digits are loaded, not before."""
-    import subprocess
-    import sys
+def test_importing_needs_no_extra():
+    """scikit-learn and Pillow are imported when data is loaded that needs them, not before."""
+    code = (
+        "import sys; sys.modules.update(dict.fromkeys(['sklearn', 'PIL'])); "
+        "from biprune.data import DATASETS, load_data; print(len(DATASETS))"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert run.stdout.strip() == str(len(DATASETS)), run.stderr
 
-    code = "import sys, biprune.data; print('sklearn' in sys.modules)"
-    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert run.stdout.strip() == "False"
+
+def test_a_missing_extra_is_named(tmp_path, monkeypatch):
+    (tmp_path / "cat").mkdir()
+    (tmp_path / "cat" / "0.png").touch()
+    monkeypatch.setitem(sys.modules, "sklearn", None)
+    monkeypatch.setitem(sys.modules, "sklearn.datasets", None)
+    monkeypatch.setitem(sys.modules, "PIL", None)
+    advice = r", which is not installed: pip install 'biprune\[data\]'$"
+    with pytest.raises(ModuleNotFoundError, match=f"needs sklearn.*{advice}"):
+        load_data("digits")
+    for options in ({}, {"image_size": 8}):
+        with pytest.raises(ModuleNotFoundError, match=f"needs PIL{advice}"):
+            load_data(f"folder:{tmp_path}", **options)
 
 
 def test_no_training_batch_holds_a_single_image():

@@ -8,7 +8,7 @@ from PIL import Image
 
 from biprune.data import load_data
 from biprune.data.decoding import centre_crop, random_box, random_resized_crop
-from biprune.data.imagenet import MEAN, STD
+from biprune.data.folders import IMAGENET_MEAN, IMAGENET_STD
 
 
 def save(path, red, size=(64, 64), mode="RGB"):
@@ -18,7 +18,7 @@ def save(path, red, size=(64, 64), mode="RGB"):
     Image.new(mode, size, colour).save(path, quality=100)
 
 
-def reds(batches, mean=MEAN, std=STD):
+def reds(batches, mean=IMAGENET_MEAN, std=IMAGENET_STD):
     """The red byte at the centre of each image; JPEG may be off by one."""
     x = torch.cat([x for x, _ in batches])
     centre = x[:, 0, x.shape[2] // 2, x.shape[3] // 2]
@@ -66,6 +66,12 @@ def test_tiny_imagenet_errors(tiny, tmp_path):
     annotations.write_text("")
     with pytest.raises(ValueError, match=r"val_annotations.txt is empty"):
         tiny()
+    annotations.write_bytes(b"val_0.JPEG\t\xff")
+    with pytest.raises(
+        ValueError, match=r"val_annotations.txt is not a text file. Extract all of"
+    ) as error:
+        tiny()
+    assert type(error.value) is ValueError  # a decoder's own names no file
     for image in (root / "train" / "n01" / "images").iterdir():
         image.unlink()
     with pytest.raises(ValueError, match="n01/images has no images"):
@@ -144,7 +150,7 @@ def test_imagenet_errors(imagenet, tmp_path):
     (tmp_path / "val").rename(tmp_path / "elsewhere")
     with pytest.raises(ValueError, match="val is missing"):
         imagenet()
-    with pytest.raises(ValueError, match=r"train is missing.*`download=True` does not cover them"):
+    with pytest.raises(ValueError, match=r"train is missing.*`download=True` does not fetch them"):
         load_data("imagenet", root=tmp_path / "nowhere")
 
 

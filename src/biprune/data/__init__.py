@@ -1,4 +1,4 @@
-"""Data sets as normalised batches, by name. Imports nothing else of biprune."""
+"""Data sets as normalised batches, by name. This package imports nothing else of biprune."""
 
 import difflib
 from pathlib import Path
@@ -9,10 +9,8 @@ from biprune.data.base import Batch, Batches, DataEntry, Dataset, Request
 from biprune.data.cifar import load_cifar10, load_cifar100
 from biprune.data.digits import load_digits
 from biprune.data.fashion_mnist import load_fashion_mnist
-from biprune.data.folder import load_folder
-from biprune.data.imagenet import load_imagenet
+from biprune.data.folders import load_folder, load_imagenet, load_tiny_imagenet
 from biprune.data.splits import split_train
-from biprune.data.tiny_imagenet import load_tiny_imagenet
 
 __all__ = ["DATASETS", "Batch", "Batches", "DataEntry", "Dataset", "load_data"]
 
@@ -20,7 +18,7 @@ FOLDER = "folder:"
 
 DATASETS: dict[str, DataEntry] = {
     "digits": DataEntry(
-        description="1,797 handwritten digits of 8 x 8, 10 classes; comes with scikit-learn",
+        description="1,797 handwritten digits of 8 x 8, 10 classes; they come with scikit-learn",
         load=load_digits,
         files="none",
         image_size=8,
@@ -38,7 +36,7 @@ DATASETS: dict[str, DataEntry] = {
         image_size=32,
     ),
     "fashion_mnist": DataEntry(
-        description="70,000 grey pictures of clothes of 28 x 28, 10 classes",
+        description="70,000 grey pictures of clothes, 28 x 28, 10 classes",
         load=load_fashion_mnist,
         files="ROOT/{train,t10k}-{images-idx3,labels-idx1}-ubyte.gz or gunzipped, "
         "from github.com/zalandoresearch/fashion-mnist",
@@ -59,7 +57,7 @@ DATASETS: dict[str, DataEntry] = {
         batch_size=1024,
     ),
     "folder:PATH": DataEntry(
-        description="your own images, a class a folder",
+        description="your own images, one folder per class",
         load=load_folder,
         files="PATH/{train,test}/CLASS/*, or PATH/CLASS/*",
         image_size=None,
@@ -81,24 +79,34 @@ def load_data(
     download: bool = False,
     verify: bool = True,
 ) -> Dataset:
-    """Read the data set `name` of `DATASETS` from files under `root`, by default ./data.
+    """Load a data set from files on disk.
 
-    `seed` decides which training images are kept and which are cut for validation, both balanced
-    by class, and for data without an official test set, the test images too: load with one seed
-    what is to be trained, pruned and tested together. It does not decide the order of the batches,
-    see `Dataset`.
+    Args:
+        name: A name of `DATASETS`, or folder:PATH for your own images.
+        seed: Decides which training images are kept and which are cut for validation, both
+            balanced by class. Where there is no official test set, it decides the test images too.
+            So use one seed for data that is trained on, pruned on and tested together. It does not
+            decide the order of the batches, see `Dataset`.
+        root: The folder of the files, by default ./data.
+        batch_size: By default the paper's: 32 for tiny_imagenet, 1024 for imagenet, 64 otherwise.
+        val_fraction: The part of the training images that is cut for validation.
+        subset: Keep this many training images, before validation is cut from them.
+        augment: Whether to crop and flip training images at random.
+        image_size: For imagenet and folder:PATH.
+        workers: Processes that decode images on disk. Augmented batches can only be repeated with
+            the same number of workers.
+        download: Fetch missing files of cifar10, cifar100 and fashion_mnist.
+        verify: Whether to refuse files that differ from the official ones.
 
-    `batch_size` None is the paper's: 64, but 32 for tiny_imagenet and 1024 for imagenet.
-    `subset` keeps that many training images, before `val_fraction` of them is cut.
-    `image_size` is for imagenet and folder:PATH. `workers` decode what is read from disk;
-    augmented batches are repeatable for the same number of them.
-    `download` fetches missing files of cifar10, cifar100 and fashion_mnist. `verify=False` accepts
-    files that differ from the official ones.
+    Raises:
+        ValueError: An argument is impossible, or a file is missing or damaged.
+        ModuleNotFoundError: The data needs the extra `data`.
 
-    >>> data = load_data("digits", subset=200)
-    >>> x, y = next(iter(data.train))
-    >>> tuple(x.shape), data.num_classes, len(data.train)
-    ((64, 1, 8, 8), 10, 3)
+    Example:
+        >>> data = load_data("digits", subset=200)
+        >>> x, y = next(iter(data.train))
+        >>> tuple(x.shape), data.num_classes, len(data.train)
+        ((64, 1, 8, 8), 10, 3)
     """
     entry = data_entry(name)
     batch_size = entry.batch_size if batch_size is None else batch_size
@@ -108,28 +116,23 @@ def load_data(
     if not 0 <= val_fraction < 1:
         raise ValueError(f"`val_fraction` must be in [0, 1), got {val_fraction}.")
 
-    request = Request(_resolve(name, root), seed, image_size, workers, download, verify)
-    source = entry.load(request)
+    source = entry.load(Request(_root(name, root), seed, image_size, workers, download, verify))
+    labels, num_classes = source.train.labels, source.num_classes
     train, val = split_train(
-        source.train.labels,
-        source.num_classes,
-        subset=subset,
-        val_fraction=val_fraction,
-        seed=seed,
+        labels, num_classes, subset=subset, val_fraction=val_fraction, seed=seed
     )
     if len(train) % batch_size == 1 and len(train) > 1:
         train = train[:-1]  # BatchNorm cannot train on a last batch of one image
     test = torch.arange(len(source.test.labels))
+    fixed = {"batch_size": batch_size, "shuffle": False, "augment": False}
     return Dataset(
         name=name,
-        num_classes=source.num_classes,
+        num_classes=num_classes,
         in_channels=source.in_channels,
         image_size=source.image_size,
         train=source.train.batches(train, batch_size=batch_size, shuffle=True, augment=augment),
-        val=None
-        if val is None
-        else source.train.batches(val, batch_size=batch_size, shuffle=False, augment=False),
-        test=source.test.batches(test, batch_size=batch_size, shuffle=False, augment=False),
+        val=None if val is None else source.train.batches(val, **fixed),
+        test=source.test.batches(test, **fixed),
         options={
             "name": name,
             "seed": seed,
@@ -146,7 +149,7 @@ def load_data(
 
 
 def data_entry(name: str) -> DataEntry:
-    """The entry of `DATASETS` for a name, which for a folder has its path in it."""
+    """The entry of `DATASETS` for `name`; that of a folder contains its path."""
     key = "folder:PATH" if name.startswith(FOLDER) else name
     if key not in DATASETS:
         closest = difflib.get_close_matches(name, DATASETS, n=1, cutoff=0.0)[0]
@@ -154,7 +157,7 @@ def data_entry(name: str) -> DataEntry:
     return DATASETS[key]
 
 
-def _resolve(name: str, root: str | Path | None) -> Path:
+def _root(name: str, root: str | Path | None) -> Path:
     if not name.startswith(FOLDER):
         return Path("data" if root is None else root)
     if root is not None:

@@ -1,6 +1,7 @@
-"""What a data set is: batches for training, validation and test, and where its files come from."""
+"""What a data set is: batches for training, validation and testing, and what they are made from."""
 
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Protocol
@@ -20,15 +21,15 @@ class Batches(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Dataset:
-    """Normalised batches of one data set.
+    """Normalised batches of one data set, as `load_data` returns them.
 
-    `train` is shuffled anew at every iteration and augmented. Both draw from torch's global RNG,
-    as a `DataLoader(shuffle=True)` does, so a caller who forks and seeds that RNG decides the
-    batches. `val` and `test` come in a fixed order, unaugmented and complete, and draw nothing;
-    `val` is None where `val_fraction` was 0.
-
-    `load_data(**options)` loads the same data again; `options` can be written as JSON. They leave
-    out `download`: only a person agrees to that.
+    Attributes:
+        train: Shuffled anew at every iteration, and augmented. Both draw from torch's global RNG,
+            as `DataLoader(shuffle=True)` does, so the caller decides the batches by seeding it.
+        val: In a fixed order, complete and not augmented; None if `val_fraction` was 0.
+        test: In a fixed order, complete and not augmented.
+        options: `load_data(**options)` loads the same data again. They can be written as JSON.
+            `download` is not among them, because only a person can agree to a download.
     """
 
     name: str
@@ -56,7 +57,7 @@ class Images(Protocol):
 
 @dataclass(frozen=True, eq=False)
 class Source:
-    """The images of a data set before its training images are split."""
+    """The images of a data set, before the validation images are cut from `train`."""
 
     train: Images
     test: Images
@@ -79,10 +80,22 @@ class Request:
 
 @dataclass(frozen=True)
 class DataEntry:
-    """One row of `DATASETS`. An `image_size` of None leaves the size to the caller."""
+    """One row of `DATASETS`; the caller chooses the image size where `image_size` is None."""
 
     description: str
     load: Callable[[Request], Source]
     files: str
     image_size: int | None
     batch_size: int = 64
+
+
+@contextmanager
+def needs_extra() -> Iterator[None]:
+    """Around an import of a package that only some data sets need: says how to install it."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        raise ModuleNotFoundError(
+            f"This data needs {error.name}, which is not installed: pip install 'biprune[data]'",
+            name=error.name,
+        ) from None

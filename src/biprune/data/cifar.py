@@ -12,11 +12,9 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from biprune.data.augmentation import Transform
 from biprune.data.base import Request, Source
-from biprune.data.files import check_labels
-from biprune.data.memory import MemoryImages
-from biprune.data.packages import Package, read_package
+from biprune.data.batches import MemoryImages, Transform
+from biprune.data.files import Package, check_labels, read_package
 from biprune.data.safe_pickle import read_arrays
 
 URL = "https://www.cs.toronto.edu/~kriz/"

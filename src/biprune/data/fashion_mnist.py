@@ -8,10 +8,9 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from biprune.data.augmentation import Transform
 from biprune.data.base import Request, Source
-from biprune.data.files import check_labels, check_md5, download
-from biprune.data.memory import MemoryImages
+from biprune.data.batches import MemoryImages, Transform
+from biprune.data.files import check_labels, check_md5, download, warn_unverified
 
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"
 
@@ -26,7 +25,7 @@ TRANSFORM = Transform((0.2860,), (0.3530,), pad=2, flips=True)
 
 
 def load_fashion_mnist(request: Request) -> Source:
-    """60,000 and 10,000 grey images of 28; crop with padding 2, and horizontal flip."""
+    """60,000 and 10,000 grey images of 28 x 28; a crop with padding 2 and a horizontal flip."""
     return Source(_images("train", request), _images("t10k", request), 10, 1, 28)
 
 
@@ -48,6 +47,8 @@ def _read(name: str, request: Request) -> tuple[Path, bytes]:
     plain = packed.with_suffix("")
     if not packed.is_file():
         if plain.is_file():
+            if request.verify:
+                warn_unverified(plain, name)
             return plain, plain.read_bytes()
         if not request.download:
             raise ValueError(
@@ -64,7 +65,11 @@ def _read(name: str, request: Request) -> tuple[Path, bytes]:
 
 
 def parse_idx(content: bytes, source: Path) -> NDArray[np.uint8]:
-    """The uint8 array of an idx file: bytes 0, 0, 8, its rank, each length as big-endian int32."""
+    """The uint8 array in an idx file.
+
+    The header is the bytes 0, 0 and 8, the number of dimensions, and the length of each as a
+    big-endian int32. The array follows.
+    """
     rank = content[3] if content[:3] == b"\0\0\x08" and len(content) > 3 else 0
     header = 4 + 4 * rank
     if rank == 0 or len(content) < header:
@@ -73,7 +78,7 @@ def parse_idx(content: bytes, source: Path) -> NDArray[np.uint8]:
     data = np.frombuffer(content[header:], np.uint8)
     if len(data) != np.prod(shape, dtype=object):
         raise ValueError(
-            f"{source} is truncated: its header says {shape}, it holds {len(data)} bytes. "
+            f"{source} is truncated: its header says {shape}, but it holds {len(data)} bytes. "
             "Fetch it again."
         )
     return data.reshape(shape)

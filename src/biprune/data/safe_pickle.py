@@ -1,9 +1,9 @@
 """Read pickled uint8 arrays without trusting the file.
 
-CIFAR's python version is pickled, and a pickle may call anything it can name. This reader knows
-the five names that a pickled array uses and refuses all others. Even these are not numpy's own:
-each resolves to a stand-in below that accepts plain uint8 arrays only, so neither an object array
-nor a forged dtype ever reaches numpy.
+CIFAR's python version is pickled, and a pickle may call anything it can name. This reader allows
+only the names that a pickled array uses. Even these do not resolve to numpy, but to the stand-ins
+below, which accept nothing but plain uint8 arrays. So neither an object array nor a forged dtype
+ever reaches numpy.
 """
 
 import io
@@ -23,11 +23,11 @@ class _ByteType:
             raise ValueError(f"an array has dtype {code!r}, only uint8 is allowed")
 
     def __setstate__(self, state: tuple[object, ...]) -> None:
-        """Byte order and field names: nothing that uint8 needs."""
+        """Ignore byte order and field names, which uint8 does not need."""
 
 
 class _ByteArray:
-    """Stands in for `numpy.ndarray` while its parts arrive."""
+    """Stands in for `numpy.ndarray` while its parts are read."""
 
     values: NDArray[np.uint8]
 
@@ -40,12 +40,12 @@ class _ByteArray:
 
 
 def _reconstruct(subtype: type, shape: tuple[int, ...], code: bytes) -> _ByteArray:
-    """Stands in for numpy's maker of empty arrays; the contents follow by `__setstate__`."""
+    """Stands in for numpy's function of that name; `__setstate__` then gets the contents."""
     return _ByteArray()
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for `_codecs.encode`, with which Python 3 writes bytes at protocol 2."""
+    """Stands in for `_codecs.encode`, by which Python 3 pickles bytes at protocol 2."""
     if encoding != "latin1":
         raise ValueError(f"bytes are encoded as {encoding!r}, only 'latin1' is allowed")
     return text.encode("latin1")
@@ -63,14 +63,19 @@ _ALLOWED: dict[tuple[str, str], Callable[..., object]] = {
 class _ArrayUnpickler(pickle.Unpickler):
     def find_class(self, module: str, name: str, /) -> Callable[..., object]:
         if (module, name) not in _ALLOWED:
-            raise ValueError(f"it asks for {module}.{name}, which data has no use for")
+            raise ValueError(f"it asks for {module}.{name}, which a data file does not need")
         return _ALLOWED[module, name]
 
 
 def read_arrays(content: bytes, *, source: Path) -> dict[bytes, object]:
-    """The pickled dict, with uint8 arrays as its only non-builtin values.
+    """The pickled dict, whose values are builtins or uint8 arrays.
 
-    Strings of Python 2 come as bytes. `source` names the file in errors.
+    Args:
+        content: The file. Strings pickled by Python 2 are read as bytes.
+        source: The file's name for errors.
+
+    Raises:
+        ValueError: The file is damaged, or asks for anything else.
     """
     try:
         loaded = _ArrayUnpickler(io.BytesIO(content), encoding="bytes").load()
@@ -80,6 +85,6 @@ def read_arrays(content: bytes, *, source: Path) -> dict[bytes, object]:
             key: value.values if isinstance(value, _ByteArray) else value
             for key, value in loaded.items()
         }
-    # A damaged pickle raises nearly anything: EOFError, IndexError, TypeError, KeyError, ...
+    # A damaged pickle may raise nearly anything: EOFError, IndexError, TypeError, KeyError, ...
     except Exception as error:
         raise ValueError(f"Refused to read {source}: {error}. Fetch the official file.") from error

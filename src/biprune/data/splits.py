@@ -1,4 +1,4 @@
-"""Seeded choices of images that respect the classes."""
+"""Seeded splits and subsets that keep the classes balanced."""
 
 import torch
 from torch import Tensor
@@ -7,7 +7,7 @@ from torch import Tensor
 def split_train(
     labels: Tensor, num_classes: int, *, subset: int | None, val_fraction: float, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Indices of the images for training and, unless `val_fraction` is 0, for validation."""
+    """Indices of the images for training and for validation, None if `val_fraction` is 0."""
     kept = torch.arange(len(labels))
     if subset is not None:
         if not num_classes <= subset <= len(labels):
@@ -28,23 +28,23 @@ def split_train(
 
 
 def balanced_subset(labels: Tensor, count: int, *, seed: int) -> Tensor:
-    """Indices, ascending, of `count` images with equally many of each class.
+    """Ascending indices of `count` images, equally many of each class.
 
-    Class counts differ by at most one, unless a class has too few images: then all of it is taken
-    and the others share the rest.
+    Class counts differ by at most one, unless a class has too few images. Then all of its images
+    are taken, and the other classes share the rest.
     """
     order, ranks = _ranks_within_class(labels, seed)
     return order[torch.argsort(ranks, stable=True)][:count].sort().values
 
 
 def stratified_cut(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tensor, Tensor]:
-    """Indices, ascending, of the images that stay and of the `fraction` that is cut off.
+    """Ascending indices of the images that stay, and of the `fraction` that is cut off.
 
-    The cut is round(fraction * N) images, each class giving its share to within one image.
+    The cut has round(fraction * N) images. Each class gives its share, to within one image.
     """
     order, ranks = _ranks_within_class(labels, seed)
     sizes = torch.bincount(labels)[labels[order]]
-    # The i-th image of a class lies at (i + 1/2) / size, so that any prefix is proportional.
+    # Place the i-th image of a class at (i + 1/2) / size, so that every prefix is proportional.
     positions = (ranks + 0.5) / sizes
     order = order[torch.argsort(positions, stable=True)]
     count = round(fraction * len(labels))
@@ -52,7 +52,7 @@ def stratified_cut(labels: Tensor, fraction: float, *, seed: int) -> tuple[Tenso
 
 
 def _ranks_within_class(labels: Tensor, seed: int) -> tuple[Tensor, Tensor]:
-    """A shuffled order of all images, and along it each image's rank among its own class."""
+    """A random order of all images, and for each in that order its rank within its class."""
     order = torch.randperm(len(labels), generator=torch.Generator().manual_seed(seed))
     shuffled = labels[order]
     by_class = torch.argsort(shuffled, stable=True)
