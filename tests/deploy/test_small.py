@@ -13,12 +13,14 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import build, images
-from biprune.deploy.coupling.find import find_groups
-from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE, UNFINISHED
+from biprune.deploy.files.artifact import METADATA_FILE, UNFINISHED, read_metadata, tensors_path
 from biprune.deploy.files.small import TRAINED, load_small, save_small
-from biprune.deploy.shrinking.certificate import Certificate
-from biprune.deploy.shrinking.shrink import shrink
-from biprune.deploy.surgery.resize import resize_, zero_
+from biprune.sealed import read_document, write_document
+from biprune.structured.certificate import Certificate
+from biprune.structured.edit import resize_
+from biprune.structured.find import find_groups
+from biprune.structured.removing import zero_
+from biprune.structured.shrink import shrink
 
 Same = Callable[[nn.Module, nn.Module], bool]
 
@@ -77,7 +79,7 @@ def test_the_layout_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     assert torch.equal(loaded(images(3)), small(images(3)))
 
 
-@pytest.mark.parametrize("name", ["inverted", "torch_vit", "written_vit", "group_normed"])
+@pytest.mark.parametrize("name", ["inverted", "group_normed"])
 def test_a_users_own_model_is_cut_from_the_dense_one(
     name: str, tmp_path: Path, same_state: Same
 ) -> None:
@@ -92,8 +94,23 @@ def test_a_users_own_model_is_cut_from_the_dense_one(
         assert torch.equal(loaded(images(3)), small(images(3)))
     with pytest.raises(ValueError, match=r"not in biprune's registry\. Build it yourself"):
         load_small(tmp_path)
-    with pytest.raises(ValueError, match="was not made from this model: The model has no param"):
+    with pytest.raises(ValueError, match="was not made from this model: The model has no tensor"):
         load_small(tmp_path, model=nn.Linear(2, 2))
+
+
+@pytest.mark.parametrize("name", ["torch_vit", "written_vit", "padded", "shuffled"])
+def test_a_graph_comes_back_from_its_file_alone(
+    name: str, tmp_path: Path, same_state: Same
+) -> None:
+    small = small_of(build(name), images())
+    assert small.certificate.form == "graph"
+    loaded = load_small(save_small(small, tmp_path))
+    assert same_state(loaded, small)
+    assert loaded.certificate == small.certificate
+    assert loaded.certificate.is_of(loaded)
+    assert torch.equal(loaded(images(3)), small(images(3)))
+    trained = {n for n, p in loaded.named_parameters() if p.requires_grad}
+    assert trained == {n for n, _ in build(name).named_parameters()}
 
 
 def test_the_state_is_plain_and_fits_an_equally_cut_model() -> None:
@@ -103,7 +120,8 @@ def test_the_state_is_plain_and_fits_an_equally_cut_model() -> None:
     assert state.keys() == build("residual").state_dict().keys()
     second = build("residual", seed=9)
     kept = small.certificate.kept.items()
-    resize_(second, {n: {d: torch.tensor(i) for d, i in dims.items()} for n, dims in kept})
+    cut = {n: {d: torch.tensor(i) for d, i in dims.items()} for n, dims in kept}
+    resize_(second, cut, small.certificate.numbers)
     second.load_state_dict(state)
     assert torch.equal(second(images(3)), small(images(3)))
 
@@ -147,10 +165,10 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
         load_small(tmp_path)
     save_small(registered, tmp_path)
     described = tmp_path / METADATA_FILE
-    whole = json.loads(described.read_text())
+    whole = read_document(described)
 
     def written(**changes: object) -> None:
-        described.write_text(json.dumps({**whole, **changes}))
+        write_document(described, {**whole, **changes})
 
     written(format="biprune ticket")
     with pytest.raises(ValueError, match="holds a biprune ticket, not a biprune small"):
@@ -158,6 +176,10 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
     written(certificate={"kept": {}})
     with pytest.raises(ValueError, match=r"is damaged: 'certificate' in .* is not whole"):
         load_small(tmp_path)
+    for kept in ({"head.weight": {"1": [[0], [1, 2]]}}, {"head.weight": {"1": [2**70]}}, 3):
+        written(certificate={**whole["certificate"], "kept": kept})
+        with pytest.raises(ValueError, match="is damaged"):
+            load_small(tmp_path)
     written(model={"name": "os:system"})
     with pytest.raises(ValueError, match="not in biprune's registry"):
         load_small(tmp_path)
@@ -170,7 +192,7 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
     with pytest.raises(ValueError, match=r"The saved weights do not fit .*head\.weight"):
         load_small(tmp_path)
     written()
-    tensors = tmp_path / TENSORS_FILE
+    tensors = tensors_path(tmp_path, read_metadata(tmp_path))
     data = bytearray(tensors.read_bytes())
     data[-1] ^= 1
     tensors.write_bytes(data)

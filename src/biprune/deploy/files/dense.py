@@ -14,11 +14,12 @@ from biprune.deploy.files.artifact import (
     check_fields,
     prefixed,
     read_artifact,
-    rebuild,
     saved_cost,
     under,
+    whole,
     write_artifact,
 )
+from biprune.deploy.files.rebuilding import rebuild
 from biprune.loop import Cost
 from biprune.training import TrainResult
 
@@ -64,12 +65,14 @@ def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResul
     """Read a training result back; `model` as for `load_ticket`."""
     metadata, tensors = read_artifact(folder, "dense")
     check_fields(metadata, folder, **DENSE_FIELDS)
+    with whole(folder):
+        states = {epoch: under(f"epoch-{epoch}", tensors) for epoch in metadata["rewind_epochs"]}
     return TrainResult(
-        model=rebuild(metadata["model"], under("state", tensors), model),
+        model=rebuild(metadata["model"], under("state", tensors), model, folder),
         accuracy=metadata["accuracy"],
         history=metadata["history"],
         cost=saved_cost(metadata, folder),
-        states={epoch: under(f"epoch-{epoch}", tensors) for epoch in metadata["rewind_epochs"]},
+        states=states,
         epochs=metadata["epochs"],
         settings=metadata["settings"],
     )

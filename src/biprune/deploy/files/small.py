@@ -1,7 +1,8 @@
 """A small model on disk: how to cut the original, and the weights that are left.
 
 A loaded file names no code. The original is built from our registry or passed by the user, cut
-to the kept indices and filled; neither torch-pruning nor an example input is needed for that.
+to the kept indices and filled; no example input is needed for that. A model that is a graph is read
+from the file itself; see `structured/written.py`.
 """
 
 from __future__ import annotations
@@ -18,17 +19,24 @@ from biprune.checkpoint import only_tensors
 from biprune.deploy.files.artifact import (
     METADATA_FILE,
     check_fields,
-    fill_,
-    original,
     read_artifact,
+    whole,
     write_artifact,
 )
-from biprune.deploy.shrinking.certificate import Certificate
-from biprune.deploy.surgery.resize import resize_
+from biprune.deploy.files.rebuilding import check_shapes, fill_, original
 from biprune.layout import is_channels_last, lay_out_
 from biprune.parameters import unwrap
+from biprune.structured.certificate import Certificate
+from biprune.structured.edit import resize_
+from biprune.structured.form import GraphForm
+from biprune.structured.written import from_data, to_data
 
-SMALL_FIELDS = {"model": (dict, NoneType), "channels_last": bool, "certificate": dict}
+SMALL_FIELDS = {
+    "model": (dict, NoneType),
+    "graph": (dict, NoneType),
+    "channels_last": bool,
+    "certificate": dict,
+}
 TRAINED = "trained_since"  # whether it is not what was certified any more; files of before lack it
 
 
@@ -42,6 +50,7 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
             "a certificate."
         )
     metadata = {
+        "graph": to_data(small) if isinstance(small, GraphForm) else None,
         "model": getattr(small, "created_by", None),
         "channels_last": is_channels_last(small),
         "certificate": certificate.to_json(),
@@ -53,24 +62,32 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
 def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
     """Read a small model back, bit for bit, with its layout and certificate, in eval mode.
 
-    Models of our registry are rebuilt; for any other pass the dense `model`, of which a copy is cut
-    and filled.
+    Models of our registry are rebuilt, and so are graphs; for any other pass the dense `model`, of
+    which a copy is cut and filled.
     """
     metadata, tensors = read_artifact(folder, "small")
     certificate = saved_certificate(metadata, folder)
-    small = original(metadata["model"], model)
-    kept = {
-        name: {dim: torch.tensor(index, dtype=torch.long) for dim, index in dims.items()}
-        for name, dims in certificate.kept.items()
-    }
+    if metadata["graph"] is not None:
+        with whole(folder):
+            small = from_data(metadata["graph"], tensors)
+        vars(small)["certificate"] = certificate
+        return small
+    small = original(metadata["model"], model, folder)
+    with whole(folder):
+        kept = {
+            name: {dim: torch.tensor(index, dtype=torch.long) for dim, index in dims.items()}
+            for name, dims in certificate.kept.items()
+        }
     try:
-        resize_(small, kept)
+        resize_(small, kept, certificate.numbers)
     except ValueError as error:
         raise ValueError(
             f"The small model in {str(folder)!r} was not made from this model: {error} Pass "
             "`model`, built as the original was."
         ) from None
-    fill_(small, tensors, "the model that was cut")
+    shapes = {name: tensor.shape for name, tensor in tensors.items()}
+    check_shapes(small, shapes, "the model that was cut")
+    fill_(small, tensors)
     lay_out_(small, channels_last=metadata["channels_last"])
     vars(small)["certificate"] = certificate
     return small

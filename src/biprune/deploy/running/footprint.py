@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 from biprune.checkpoint import only_tensors
 from biprune.deploy.files.sparse import pack
-from biprune.deploy.inputs import Inputs
-from biprune.deploy.macs import total_macs
 from biprune.deploy.running.runtime import require_onnx
 from biprune.parameters import parameter_names, unwrap
+from biprune.structured.inputs import Inputs
+from biprune.structured.macs import total_macs
 
 
 @dataclass(frozen=True)

@@ -21,13 +21,13 @@ from torch import Tensor, nn
 from biprune.batches import tensors_in
 from biprune.checkpoint import only_tensors
 from biprune.checks import check_positive
-from biprune.deploy.inputs import Inputs, as_inputs, batched, random_inputs
-from biprune.deploy.outputs import difference, outputs
 from biprune.deploy.running.runtime import OnnxModel, require_onnx
 from biprune.evaluation import evaluation_mode
 from biprune.files import replaced
 from biprune.parameters import unwrap
 from biprune.seeding import forked_rng
+from biprune.structured.inputs import Inputs, as_inputs, batched, random_inputs
+from biprune.structured.outputs import difference, outputs
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message

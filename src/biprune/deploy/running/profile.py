@@ -11,12 +11,12 @@ import torch
 from torch import Tensor, nn
 
 from biprune.checks import check_whole
-from biprune.deploy.inputs import Inputs, as_inputs, random_inputs
 from biprune.deploy.running.footprint import footprint
 from biprune.deploy.running.measured import Latency, Profile, Row
 from biprune.deploy.running.runtime import OnnxModel
 from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.evaluation import evaluation_mode
+from biprune.structured.inputs import Inputs, as_inputs, random_inputs
 
 WARM_UP = 3
 LEAD_IN = 2e-3  # behind a variant of another runtime the first calls are slower by up to a half

@@ -8,13 +8,13 @@ from pathlib import Path
 import torch
 from torch import nn
 
-from biprune.deploy.inputs import Inputs, as_inputs
 from biprune.deploy.running.csr import with_csr
 from biprune.deploy.running.onnx import export_onnx
 from biprune.deploy.running.runtime import has_onnx
 from biprune.masks import Masks
 from biprune.parameters import parameter_names, unwrap
 from biprune.seeding import forked_rng
+from biprune.structured.inputs import Inputs, as_inputs
 
 Variants = dict[str, nn.Module | Path]
 

@@ -1,1 +1,0 @@
-"""The smaller model, and the certificate that it computes the same."""

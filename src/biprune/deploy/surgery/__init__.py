@@ -1,1 +1,0 @@
-"""How modules are cut: what a channel or a head owns in a layer, and removing it."""

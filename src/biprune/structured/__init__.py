@@ -1,0 +1,1 @@
+"""Units that can go for good: which belong together, and the model without them."""

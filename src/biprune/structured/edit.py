@@ -1,0 +1,224 @@
+"""The user's own module with smaller tensors, and the numbers that it keeps beside them.
+
+Tensors are cut by what labels say. Numbers follow in three steps, of which the first that certifies
+is taken: those that layers of torch keep; those that are called heads; and those that are a size
+which was cut. A number in a file is set only where the module has one of that name.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd
+
+from biprune.groups import Group
+from biprune.parameters import own_name, unwrap
+from biprune.structured.labels import Labels
+from biprune.structured.removing import Keep, kept_indices
+from biprune.structured.runs import box
+from biprune.structured.trace import op_name
+from biprune.structured.walk import module_path
+
+Kept = Mapping[str, Mapping[int, Tensor]]
+Numbers = dict[str, dict[str, int]]  # by module, by attribute
+Numbered = Literal["layers", "heads", "sizes"]
+
+_STEPS = ("stride", "dilation", "kernel_size")  # numbers that are no amount of padding
+_LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
+
+
+@torch.no_grad()
+def resize_(model: nn.Module, kept: Kept, numbers: Mapping[str, Mapping[str, int]]) -> None:
+    """Keep these indices along dimensions of parameters and buffers, and set these numbers.
+
+    Parameters stay the same objects, with their layout and `requires_grad`, but lose their
+    gradients. Sizes that layers of torch keep follow by themselves.
+
+    Raises:
+        ValueError: The model has no such tensor, index or number; it may be half cut then.
+    """
+    model = unwrap(model)
+    owners = _owners(model)
+    for name, dims in kept.items():
+        if name not in owners:
+            raise ValueError(f"The model has no tensor {name!r} to cut.")
+        for module, attribute in owners[name]:
+            _cut_(module, attribute, name, dims)
+    for path, own in numbers.items():
+        module = _submodule(model, path)
+        for attribute, value in own.items():
+            if type(vars(module).get(attribute)) is not int:
+                raise ValueError(f"{path!r} has no number `{attribute}` to set.")
+            vars(module)[attribute] = value
+    for module in model.modules():
+        _mend(module)
+
+
+def _owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
+    """Where each parameter and buffer is held, by its first name."""
+    first: dict[int, str] = {}
+    found: dict[str, list[tuple[nn.Module, str]]] = {}
+    for path, module in model.named_modules(remove_duplicate=False):
+        for attribute, tensor in [*module._parameters.items(), *module._buffers.items()]:
+            if tensor is not None:
+                name = own_name(f"{path}.{attribute}" if path else attribute)
+                held = found.setdefault(first.setdefault(id(tensor), name), [])
+                if (module, attribute) not in held:
+                    held.append((module, attribute))
+    return found
+
+
+def _submodule(model: nn.Module, path: str) -> nn.Module:
+    try:
+        return model.get_submodule(path)
+    except AttributeError:
+        raise ValueError(f"The model has no module {path!r}.") from None
+
+
+def _cut_(module: nn.Module, attribute: str, name: str, dims: Mapping[int, Tensor]) -> None:
+    tensor: Tensor = getattr(module, attribute)
+    for dim, index in dims.items():
+        length = tensor.shape[dim] if 0 <= dim < tensor.ndim else 0
+        ordered = index.ndim == 1 and bool((index[1:] > index[:-1]).all())
+        if not (len(index) and ordered and index[0] >= 0 and index[-1] < length):
+            raise ValueError(
+                f"The kept indices of {name!r} along dimension {dim} must be some of its "
+                f"{length}, in order: its shape is {tuple(tensor.shape)}."
+            )
+    if isinstance(tensor, nn.Parameter):
+        if tensor.shape != (cut := _selected(tensor.data, dims)).shape:
+            tensor.data, tensor.grad = cut, None
+    else:
+        module._buffers[attribute] = _selected(tensor, dims)
+
+
+def _selected(values: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
+    chosen = values
+    for dim, index in dims.items():
+        chosen = chosen.index_select(dim, index.to(values.device))
+    layout = _LAYOUTS.get(values.ndim, torch.contiguous_format)
+    if not values.is_contiguous() and values.is_contiguous(memory_format=layout):
+        return chosen.contiguous(memory_format=layout)
+    return chosen.contiguous()
+
+
+def _mend(module: nn.Module) -> None:
+    """Let the sizes that a layer of torch keeps agree with its tensors."""
+    if isinstance(module, _ConvNd):
+        first, second = module.weight.shape[0], module.weight.shape[1] * module.groups
+        pair = (first, second) if module.transposed else (second, first)
+        module.in_channels, module.out_channels = pair
+    elif isinstance(module, nn.Linear):
+        module.out_features, module.in_features = module.weight.shape
+    elif isinstance(module, nn.Embedding):
+        module.num_embeddings, module.embedding_dim = module.weight.shape
+    elif isinstance(module, nn.PReLU):
+        module.num_parameters = len(module.weight)
+    elif isinstance(module, _NormBase | nn.GroupNorm):
+        sizes = [
+            len(t)
+            for t in (*module._parameters.values(), *module._buffers.values())
+            if t is not None and t.ndim
+        ]
+        name = "num_channels" if isinstance(module, nn.GroupNorm) else "num_features"
+        if sizes:
+            setattr(module, name, sizes[0])
+
+
+def numbers_of(
+    model: nn.Module,
+    labels: Labels,
+    gone: Tensor,
+    groups: Sequence[Group],
+    keep: Keep,
+    how: Numbered,
+) -> Numbers:
+    """The numbers that modules keep, for what is left of their tensors when atoms are `gone`."""
+    modules = dict(unwrap(model).named_modules())
+    found: Numbers = {}
+    _groups_of_layers(modules, kept_indices(labels, gone), found)
+    _paddings(modules, labels, gone, found)
+    if how == "layers":
+        return found
+    for group in groups:
+        left, size = int(keep[group.name].sum()), group.size
+        if left == size:
+            continue
+        cut = {(part.tensor, part.dim): part.places.numel() for part in group.slices}
+        for path in _around(group, modules):
+            for attribute, value in vars(modules[path]).items():
+                if type(value) is int and _follows(attribute, value, group, cut, how):
+                    whole = found.setdefault(path, {}).get(attribute, value)
+                    found[path][attribute] = whole - value * (size - left) // size
+    return found
+
+
+def _follows(attribute: str, value: int, group: Group, cut: Mapping[Any, int], how: str) -> bool:
+    counts_heads = "head" in attribute and not any(w in attribute for w in ("dim", "size"))
+    if counts_heads and value > 1 and value % group.size == 0:
+        return True
+    return how == "sizes" and value in cut.values()
+
+
+def _around(group: Group, modules: Mapping[str, nn.Module]) -> list[str]:
+    """The modules that hold the tensors which write a group, and the one that holds them all."""
+    owners = [part.tensor.rpartition(".")[0] for part in group.slices]
+    written = [part.tensor.rpartition(".")[0] for part in group.filters]
+    common = written[0].split(".")
+    for owner in owners:
+        other = owner.split(".")
+        same = [a == b for a, b in zip(common, other, strict=False)]
+        common = common[: same.index(False) if False in same else len(same)]
+    paths = [*dict.fromkeys(written), *_parents(written, len(common))]
+    builtin = ("torch.nn",)
+    return [
+        path
+        for path in dict.fromkeys(paths)
+        if path in modules and not type(modules[path]).__module__.startswith(builtin)
+    ]
+
+
+def _parents(paths: Sequence[str], depth: int) -> list[str]:
+    found = []
+    for path in paths:
+        parts = path.split(".")
+        found += [".".join(parts[:length]) for length in range(len(parts) - 1, depth - 1, -1)]
+    return found
+
+
+def _groups_of_layers(modules: Mapping[str, nn.Module], kept: Kept, found: Numbers) -> None:
+    """Groups of convolutions and group norms, as many as are left of them."""
+    for path, module in modules.items():
+        own = kept.get(own_name(f"{path}.weight" if path else "weight"), {})
+        if isinstance(module, _ConvNd) and module.groups > 1 and 0 in own:
+            loses_groups = module.groups >= module.in_channels // module.groups
+            left = module.groups * len(own[0]) // module.weight.shape[0]
+            found.setdefault(path, {})["groups"] = left if loses_groups else module.groups
+        if isinstance(module, nn.GroupNorm) and 0 in own:
+            left = module.num_groups * len(own[0]) // module.num_channels
+            found.setdefault(path, {})["num_groups"] = left
+
+
+def _paddings(
+    modules: Mapping[str, nn.Module], labels: Labels, gone: Tensor, found: Numbers
+) -> None:
+    """How many zero channels a module pads with, before and after, if it keeps both numbers."""
+    for node in labels.traced.module.graph.nodes:
+        path = module_path(node).removeprefix("model").removeprefix(".")
+        if op_name(node) not in ("pad", "constant_pad_nd"):
+            continue
+        kept, padding = box(labels, labels.carried[node], gone) or {}, node.args[1]
+        for dim, index in kept.items():
+            place = 2 * (len(labels.carried[node].shape) - 1 - dim)
+            amounts = padding[place : place + 2]
+            own = vars(modules[path]) if path in modules else {}
+            numbers = {name: value for name, value in own.items() if type(value) is int}
+            names = [n for n, value in numbers.items() if value in amounts and n not in _STEPS]
+            if len(names) == 2 and sum(amounts):
+                end = labels.carried[node].shape[dim] - amounts[1]
+                left = int((index < amounts[0]).sum()), int((index >= end).sum())
+                found.setdefault(path, {}).update(zip(names, left, strict=True))

@@ -1,0 +1,124 @@
+"""A small model that is a graph: an ordinary module, which trains, with the user's names."""
+
+from __future__ import annotations
+
+import copy
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from biprune.structured.calls import filled
+from biprune.structured.trace import Size, op_name
+
+_MODES = {"batch_norm": 5, "dropout": 2, "feature_dropout": 2, "alpha_dropout": 2}
+
+
+class GraphForm(nn.Module):
+    """The graph of a model, for inputs of the sizes that it was traced for.
+
+    `train` and `eval` switch what BatchNorm and dropout do. Parameters and buffers go by the names
+    of the model that was traced, attributes and methods of that model are not there.
+    """
+
+    def __init__(
+        self,
+        root: nn.Module,
+        graph: fx.Graph,
+        sizes: Sequence[Sequence[Size]],
+        dtypes: Sequence[torch.dtype],
+        nesting: Any,
+    ) -> None:
+        super().__init__()
+        self._modules.update(root._modules)
+        self._parameters.update(root._parameters)
+        self._buffers.update(root._buffers)
+        self.graph = graph
+        self.sizes, self.dtypes = [list(each) for each in sizes], list(dtypes)
+        self.nesting = nesting
+        placeholders = graph.find_nodes(op="placeholder")
+        self.keywords = [str(node.target) for node in placeholders]
+        self.forward = self._named()
+        self._compile()
+        self.eval()
+
+    def _compile(self) -> None:
+        code = self.graph.python_code("self")
+        space = dict(code.globals)
+        exec(compile(code.src, "<biprune graph>", "exec"), space)
+        self._run = space["forward"]
+
+    def _named(self) -> Callable[..., Any]:
+        """The forward, which says what its arguments are called: tools that export ask for that."""
+
+        def forward(*args: Tensor, **kwargs: Tensor) -> Any:
+            inputs = [*args, *(kwargs[name] for name in self.keywords[len(args) :])]
+            if not torch.compiler.is_compiling():  # sizes are symbols then
+                self._check(inputs)
+            return filled(self.nesting, self._run(self, *inputs))
+
+        kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
+        named = [inspect.Parameter(name, kind) for name in self.keywords]
+        forward.__signature__ = inspect.Signature(named)  # pyright: ignore
+        return forward
+
+    def _check(self, inputs: Sequence[Tensor]) -> None:
+        """Refuse sizes that the graph was not made for: they would fail late, or not at all."""
+        for place, (keyword, tensor) in enumerate(zip(self.keywords, inputs, strict=True)):
+            if not self.fits(inputs[: place + 1]):
+                wanted = ", ".join(size.name or str(size.low) for size in self.sizes[place])
+                raise ValueError(
+                    f"This model is a graph that takes `{keyword}` of shape ({wanted}), got "
+                    f"{tuple(tensor.shape)}. Sizes in it are those of the example it was shrunk "
+                    "with: shrink again with an example of the size that you need."
+                )
+
+    def fits(self, inputs: Sequence[Tensor]) -> bool:
+        """Whether the graph was made for the sizes of these, its first inputs."""
+        named: dict[str, int] = {}
+        for tensor, sizes in zip(inputs, self.sizes, strict=False):
+            if tensor.ndim != len(sizes):
+                return False
+            for length, size in zip(tensor.shape, sizes, strict=True):
+                within = length >= size.low and (size.high is None or length <= size.high)
+                same = not size.name or named.setdefault(size.name, int(length)) == length
+                if not within or not same:
+                    return False
+        return True
+
+    def train(self, mode: bool = True) -> GraphForm:
+        """Switch what BatchNorm and dropout do."""
+        super().train(mode)
+        for node in self.graph.nodes:
+            place = _MODES.get(op_name(node))
+            if place is not None:
+                node.args = (*node.args[:place], mode, *node.args[place + 1 :])
+        self._compile()
+        return self
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> GraphForm:
+        root = nn.Module()
+        root._modules = copy.deepcopy(self._modules, memo)
+        root._parameters = copy.deepcopy(self._parameters, memo)
+        root._buffers = copy.deepcopy(self._buffers, memo)
+        found = GraphForm(root, copy.deepcopy(self.graph), self.sizes, self.dtypes, self.nesting)
+        found.train(self.training)
+        for name, value in vars(self).items():
+            if name not in vars(found):
+                vars(found)[name] = copy.deepcopy(value, memo)
+        return found
+
+
+def put(root: nn.Module, name: str, value: Tensor) -> None:
+    """Hold a tensor under a name with dots, in modules made for it."""
+    *path, last = name.split(".")
+    for part in path:
+        if part not in root._modules:
+            root.add_module(part, nn.Module())
+        root = root.get_submodule(part)
+    if isinstance(value, nn.Parameter):
+        root.register_parameter(last, value)
+    else:
+        root.register_buffer(last, value)

@@ -1,0 +1,275 @@
+"""The graph without units that are gone: a module of its own, with the user's parameter names.
+
+It computes what the masked model does, exactly: sizes that the traced graph says are those that are
+left, statistics of norms are over the full width, and scales are what they were.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, fx, nn
+
+from biprune.structured.atoms import Carried, spread
+from biprune.structured.form import GraphForm, put
+from biprune.structured.labels import Labels
+from biprune.structured.rules import is_moving
+from biprune.structured.runs import (
+    Kept,
+    Step,
+    box,
+    chain,
+    left,
+    moved_by,
+    picked,
+    selection,
+    step,
+    steps,
+)
+from biprune.structured.sizes import resized
+from biprune.structured.smaller import SMALLER
+from biprune.structured.trace import op_name
+
+aten = torch.ops.aten
+
+
+def without_units(
+    labels: Labels,
+    gone: Tensor,
+    tensors: Mapping[str, Tensor],
+    dtype: torch.dtype | None = None,
+) -> GraphForm:
+    """The graph of a traced model without the atoms for which `gone` is True.
+
+    Args:
+        labels: Of the model.
+        gone: For every atom whether it is gone, with all that it is tied to.
+        tensors: Parameters and buffers by the user's names, of which copies are cut.
+        dtype: Of the floating-point copies, if it is to be another.
+
+    Raises:
+        NoBoxError: What is left of a tensor is no box and cannot be selected.
+    """
+    return _Smaller(labels, gone, tensors, dtype).build()
+
+
+class NoBoxError(ValueError):
+    """What is left of the result of a node is no tensor."""
+
+    def __init__(self, node: fx.Node) -> None:
+        super().__init__(f"what is left at {node.name} is no tensor")
+        self.node = node
+
+
+class _Smaller:
+    """Builds the smaller graph, node by node."""
+
+    def __init__(
+        self,
+        labels: Labels,
+        gone: Tensor,
+        tensors: Mapping[str, Tensor],
+        dtype: torch.dtype | None,
+    ) -> None:
+        self.labels, self.gone, self.tensors, self.dtype = labels, gone, tensors, dtype
+        self.graph = fx.Graph()
+        self.root = nn.Module()
+        self.env: dict[fx.Node, fx.Node] = {}
+        self._kept: dict[fx.Node, Any] = {}
+        self._constants = 0
+
+    def build(self) -> GraphForm:
+        traced = self.labels.traced
+        keywords = iter(traced.keywords)
+        for node in traced.module.graph.nodes:
+            if node.op == "placeholder":
+                self.env[node] = self.graph.placeholder(next(keywords))
+            elif node.op == "get_attr":
+                self._tensor(node)
+            elif node.op == "output":
+                outputs = fx.map_arg(node.args[0], lambda n: self.env[n])
+                self.graph.output(
+                    tuple(outputs) if isinstance(outputs, (list, tuple)) else (outputs,)
+                )
+            elif is_moving(node):
+                self._move(node)
+            else:
+                self._compute(node)
+        dtypes = [
+            traced.results[node].dtype
+            for node in traced.module.graph.nodes
+            if node.op == "placeholder"
+        ]
+        return GraphForm(self.root, self.graph, traced.sizes, dtypes, traced.nesting)
+
+    # What is left of the results of a node.
+
+    def kept(self, node: fx.Node) -> Any:
+        """What is left along dimensions that lose something; None if that is no box."""
+        if node not in self._kept:
+            carried = self.labels.carried.get(node)
+            if isinstance(carried, list):
+                each = [box(self.labels, c, self.gone) if c else {} for c in carried]
+                self._kept[node] = None if None in each else each
+            else:
+                self._kept[node] = {} if carried is None else box(self.labels, carried, self.gone)
+        return self._kept[node]
+
+    def count(self, node: fx.Node, dim: int) -> int:
+        """How many indices are left along a dimension."""
+        kept, shape = self.kept(node), self.labels.traced.results[node].shape
+        dim %= len(shape)
+        return len(kept[dim]) if dim in kept else shape[dim]
+
+    def share(self, node: fx.Node, *dims: int) -> float:
+        """The part of all indices that is left."""
+        shape = self.labels.traced.results[node].shape
+        part = 1.0
+        for dim in dims:
+            part *= self.count(node, dim) / shape[dim]
+        return part
+
+    # Nodes.
+
+    def _tensor(self, node: fx.Node) -> None:
+        name = self.labels.traced.names.get(str(node.target))
+        if name is None:
+            value = operator.attrgetter(str(node.target))(self.labels.traced.module)
+            self.env[node] = self.constant(value)
+            return
+        value = self.tensors[name]
+        cut = left(value.detach(), {d: i.to(value.device) for d, i in self.kept(node).items()})
+        dtype = self.dtype if cut.is_floating_point() else None
+        small = cut.to(dtype or cut.dtype, copy=True, memory_format=torch.preserve_format)
+        if isinstance(value, nn.Parameter):
+            small = nn.Parameter(small, requires_grad=value.requires_grad)
+        put(self.root, name, small)
+        self.env[node] = self.graph.get_attr(name)
+
+    def constant(self, value: Tensor) -> fx.Node:
+        """A tensor of the graph's own."""
+        name = f"_constant_{self._constants}"
+        self._constants += 1
+        self.root.register_buffer(name, value.detach().clone())
+        return self.graph.get_attr(name)
+
+    def _move(self, node: fx.Node) -> None:
+        source = node.args[0]
+        if isinstance(source, fx.Node) and source in self.env:
+            before = self.labels.carried.get(source)
+            if not isinstance(before, Carried) or not (
+                self._changes(source) or self._changes(node)
+            ):
+                self.env[node] = self._copy(node)
+                return
+            if op_name(node) == "expand_as":
+                self.env[node] = self._copy(node)
+                return
+            if (after := self.kept(node)) is not None:
+                own = step(self.labels, node)
+                made = self._moved(own, self.env[source], before.shape, self.kept(source), after)
+                if made is not None:
+                    self.env[node] = made
+                    return
+        if self.kept(node) is not None and isinstance(self.labels.carried.get(node), Carried):
+            self._select(node)
+        # Else it is no box yet: whoever reads it goes back to where there was one.
+
+    def _changes(self, node: fx.Node) -> bool:
+        kept = self.kept(node)
+        return kept is None or (any(kept) if isinstance(kept, list) else bool(kept))
+
+    def _moved(
+        self, own: Step, source: fx.Node, shape: tuple[int, ...], before: Kept, after: Any
+    ) -> fx.Node | None:
+        """A moving operation on what is left; None if that is not what is left of its result."""
+        try:
+            new = resized(own, shape, before, after)
+            for dim, size in enumerate(shape):
+                whole = spread(torch.arange(size), dim, shape)
+                expected = moved_by(self.labels, own, whole)
+                if size > 1 and not _same(
+                    expected, moved_by(self.labels, new, left(whole, before)), after
+                ):
+                    return None
+        except (RuntimeError, ValueError, IndexError):
+            return None
+        rest = tuple(self.constant(a) if isinstance(a, Tensor) else a for a in new.rest)
+        rest = fx.map_arg(rest, lambda n: self.env.get(n, n))
+        return self.call(new.target, source, *rest, **fx.map_arg(new.kwargs, lambda n: self.env[n]))
+
+    def _select(self, node: fx.Node) -> None:
+        """A selection for the run of moving operations that ends here, or before it."""
+        run = chain(self.labels, node, lambda n: n in self.env and self.kept(n) is not None)
+        if not run:
+            raise NoBoxError(node)
+        start: Any = run[0].args[0]
+        way, shape = steps(self.labels, run), self.labels.carried[start].shape
+        found = selection(self.labels, shape, way)
+        if found is not None:
+            dim, line = found
+            line = line[self.kept(node).get(dim, torch.arange(len(line)))]
+            self.env[node] = self._selected(start, dim, line)
+            return
+        for dim in self.kept(start):
+            picks = picked(self.labels, shape, way, self.kept(start), dim, self.kept(node))
+            if picks is None:
+                continue
+            chosen, on_the_way = picks
+            here: Any = self._selected(start, dim, chosen)
+            before = {**self.kept(start), dim: chosen}
+            for own, after in zip(way, on_the_way, strict=True):
+                here = here and self._moved(own, here, shape, before, after)
+                before, shape = after, own.shape
+            if here is not None:
+                self.env[node] = here
+                return
+        raise NoBoxError(node)
+
+    def _selected(self, start: fx.Node, dim: int, line: Tensor) -> fx.Node:
+        """These indices, as they were when nothing was gone, of what is left of a node."""
+        size = self.labels.carried[start].shape[dim]
+        place = torch.full((size,), -1)
+        place[self.kept(start).get(dim, torch.arange(size))] = torch.arange(self.count(start, dim))
+        if bool((place[line] < 0).any()):
+            raise NoBoxError(start)
+        chosen = place[line]
+        if torch.equal(chosen, torch.arange(self.count(start, dim))):
+            return self.env[start]
+        return self.call(aten.index_select.default, self.env[start], dim, self.constant(chosen))
+
+    def _compute(self, node: fx.Node) -> None:
+        for operand in node.all_input_nodes:
+            if self.kept(operand) is None or (operand not in self.env and operand.op != "get_attr"):
+                raise NoBoxError(operand)
+        write = SMALLER.get(op_name(node))
+        made = None if write is None else write(self, node)
+        self.env[node] = self._copy(node) if made is None else made
+
+    def _copy(self, node: fx.Node) -> fx.Node:
+        return self.graph.node_copy(node, lambda n: self.operand(node, n))
+
+    def operand(self, reader: fx.Node, node: fx.Node) -> fx.Node:
+        """What a node reads: of a table that others read as well, its own part."""
+        found = self.env[node]
+        if self.labels.is_copied(reader, node):
+            copied = self.labels.copy(self.labels.carried[node], (reader, node))
+            for dim, index in (box(self.labels, copied, self.gone) or {}).items():
+                found = self.graph.call_function(
+                    aten.index_select.default, (found, dim, self.constant(index))
+                )
+        return found
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A new node."""
+        return self.graph.call_function(target, args, kwargs)
+
+
+def _same(expected: Any, found: Any, kept: Any) -> bool:
+    if isinstance(expected, (list, tuple)):
+        triples = zip(expected, found, kept, strict=True)
+        return len(expected) == len(found) and all(_same(*each) for each in triples)
+    return torch.equal(left(expected, kept), found)

@@ -1,0 +1,253 @@
+"""A pruned model without its dead units, certified to compute the same."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import get_args
+
+import torch
+from torch import Tensor, nn
+
+from biprune.checks import check_positive
+from biprune.copying import copied
+from biprune.groups import Group
+from biprune.layout import is_channels_last, lay_out_
+from biprune.parameters import parameter_names, unwrap
+from biprune.structured.calls import by_position
+from biprune.structured.certificate import (
+    TOLERANCES,
+    Certificate,
+    Comparer,
+    Comparison,
+    Form,
+    Indices,
+    Size,
+    hash_of,
+)
+from biprune.structured.edit import Numbered, Numbers, numbers_of, resize_
+from biprune.structured.find import found_in, walked_through
+from biprune.structured.graph import NoBoxError, without_units
+from biprune.structured.grouping import Coupling
+from biprune.structured.inputs import Attention, Inputs
+from biprune.structured.labels import Labels
+from biprune.structured.macs import count_macs
+from biprune.structured.outputs import check_runs
+from biprune.structured.removal import units_to_keep
+from biprune.structured.removing import Keep, gone_atoms, kept_indices, tensors_of
+from biprune.structured.trace import trace
+
+READ_ELSEWHERE = (
+    "what its units give is read by more than layers, so that only units of zeros alone can go"
+)
+
+
+def shrink(
+    model: nn.Module,
+    groups: Coupling | None,
+    example_input: Inputs,
+    *,
+    form: Form | None = None,
+    seed: int = 0,
+    tolerance: float | None = None,
+) -> nn.Module:
+    """Return a copy of `model` without the units that nothing depends on; `model` is not changed.
+
+    Which these are the weights say; see `removal`. All units that structure "group" prunes are;
+    of the filters and channels that other structures prune, those that can go. Every layer keeps
+    at least one unit.
+
+    The copy is the model's own class with smaller tensors, if that certifies, else its graph: a
+    module that trains, without the attributes and methods of the model. It is in eval mode and has
+    an attribute `certificate`, which says what was removed, why the rest stays, and by how much
+    outputs differ.
+
+    Args:
+        model: A pruned model.
+        groups: From `find_groups`; None finds them.
+        example_input: A small batch, a tuple of arguments, or a mapping of keyword arguments.
+        form: "module" or "graph" if only that will do.
+        seed: Of the inputs that are compared.
+        tolerance: Of the largest output; by default 1e-9 in float64, 1e-4 where only float32
+            works.
+
+    Raises:
+        ValueError: Outputs differ by more than `tolerance`; the message names the layer.
+
+    >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
+    >>> with torch.no_grad():
+    ...     _ = net[2].weight[:, 1].zero_()
+    >>> small = shrink(net, None, torch.zeros(2, 4))
+    >>> small[0].weight.shape, small.certificate.max_error < 1e-12
+    (torch.Size([2, 4]), True)
+    """
+    if tolerance is not None:
+        check_positive("tolerance", tolerance)
+    masked = copied(unwrap(model)).eval()
+    called, tensors = by_position(masked, example_input)
+    inputs = _on_device(tensors, masked)
+    check_runs(called, inputs)
+    example = dict(zip(called.names, inputs, strict=True)) if called.names else inputs
+    if groups is None:
+        coupling, labels = found_in(masked, example, "heads", False, seed)
+    else:
+        coupling, labels = groups, _labels_for(masked, example, groups)
+    comparer = Comparer(called, inputs, seed)
+    allowed = TOLERANCES[comparer.dtype] if tolerance is None else tolerance
+    job = _Job(masked, labels, coupling.groups, comparer, allowed, form)
+    read_elsewhere: list[str] = []
+    # First all that seems dead; if that was a mistake, only what the zeros of the weights say; if
+    # an operation reads what no layer does, such as a norm over units, less of those groups.
+    evidence = None if called.names else inputs
+    keep = units_to_keep(masked, coupling.groups, evidence)
+    made = job.without(keep)
+    if not made.error <= allowed:
+        keep = units_to_keep(masked, coupling.groups, None)
+        made = job.without(keep)
+    if not made.error <= allowed:
+        read_elsewhere = job.culprits(keep)
+        keep = units_to_keep(masked, coupling.groups, None, read_elsewhere)
+        made = job.without(keep)
+    if not made.error <= allowed:
+        raise ValueError(
+            "The model without the units that are zero is another model: outputs differ by "
+            f"{made.error:.1e} of their size, {allowed:.0e} is allowed (it "
+            f"{made.compared.reason}). This comes from {', '.join(read_elsewhere)}. Leave these "
+            "layers out with `exclude` when pruning."
+        )
+    macs, macs_left = count_macs(masked, example), count_macs(made.model, example)
+    vars(made.model)["certificate"] = Certificate(
+        form=made.form,
+        max_error=made.error,
+        tolerance=allowed,
+        spread=comparer.spread,
+        dtype=str(comparer.dtype).removeprefix("torch."),
+        batches=made.compared.batches,
+        seed=seed,
+        units=sum(group.size for group in coupling.groups),
+        units_removed=sum(int((~units).sum()) for units in keep.values()),
+        zeros=_zeros(masked, macs),
+        zeros_left=_zeros(made.model, macs),
+        before=Size.of(masked, sum(macs.values())),
+        after=Size.of(made.model, sum(macs_left.values())),
+        left_out={**coupling.left_out, **dict.fromkeys(read_elsewhere, READ_ELSEWHERE)},
+        kept=_of_original(masked, made.kept),
+        numbers=made.numbers,
+        not_module=made.why if made.form == "graph" else "",
+        weights=hash_of(made.model),
+    )
+    return made.model
+
+
+@dataclass(frozen=True)
+class _Made:
+    """A small model, and by how much its outputs differ; `why` the class itself would not do."""
+
+    model: nn.Module
+    form: Form
+    compared: Comparison
+    kept: dict[str, dict[int, Tensor]]
+    numbers: Numbers
+    why: str
+
+    @property
+    def error(self) -> float:
+        return self.compared.error
+
+
+@dataclass(frozen=True)
+class _Job:
+    """What it takes to make a model without units and to compare it."""
+
+    masked: nn.Module
+    labels: Labels
+    groups: Sequence[Group]
+    comparer: Comparer
+    allowed: float
+    form: Form | None
+
+    def without(self, keep: Keep) -> _Made:
+        """The first form that certifies, else the last that was tried."""
+        gone = gone_atoms(self.labels, self.groups, keep)
+        kept = kept_indices(self.labels, gone)
+        tried: list[_Made] = []
+        for how in get_args(Numbered) if self.form != "graph" else ():
+            tried.append(self._edited(gone, kept, keep, how))
+            if tried[-1].error <= self.allowed:
+                return tried[-1]
+        why = tried[0].why if tried else "was not asked for"
+        if tried and (self.form == "module" or not self.labels.traced.exported):
+            return tried[-1]
+        try:
+            small = without_units(self.labels, gone, tensors_of(self.masked))
+        except NoBoxError as error:
+            return _Made(self.masked, "graph", Comparison(math.inf, (), str(error)), kept, {}, why)
+        return _Made(small, "graph", self.comparer.compare(small), kept, {}, why)
+
+    def _edited(
+        self, gone: Tensor, kept: dict[str, dict[int, Tensor]], keep: Keep, how: Numbered
+    ) -> _Made:
+        small = copy.deepcopy(self.masked)
+        numbers = numbers_of(self.masked, self.labels, gone, self.groups, keep, how)
+        resize_(small, kept, numbers)
+        lay_out_(small, channels_last=is_channels_last(small))  # unsafe ones as usual
+        compared = self.comparer.compare(small)
+        return _Made(small, "module", compared, kept, numbers, compared.reason)
+
+    def culprits(self, keep: Keep) -> list[str]:
+        """The groups that make a difference alone; all of them if none does."""
+        cut = [group for group in self.groups if not bool(keep[group.name].all())]
+        found = []
+        for group in cut:
+            alone = {
+                g.name: keep[g.name] if g is group else torch.ones_like(keep[g.name])
+                for g in self.groups
+            }
+            if not self.without(alone).error <= self.allowed:
+                found.append(group.name)
+        return found or [group.name for group in cut]
+
+
+def _labels_for(masked: nn.Module, example: Inputs, groups: Coupling) -> Labels:
+    """Labels by which these groups can go: of whole heads, of their width, or of streams."""
+    traced = trace(masked, example)
+    keep = {group.name: torch.arange(group.size) > 0 for group in groups.groups}
+    refused: list[ValueError] = []
+    for streams in (False, True):
+        for attention in get_args(Attention):
+            labels = walked_through(masked, traced, attention, streams)
+            try:
+                gone_atoms(labels, groups.groups, keep)
+                return labels
+            except ValueError as error:
+                refused.append(error)
+    raise refused[0]
+
+
+def _of_original(masked: nn.Module, kept: Mapping[str, Mapping[int, Tensor]]) -> Indices:
+    """Indices as they were before the model was first shrunk, if it was."""
+    earlier = getattr(masked, "certificate", None)
+    before = earlier.kept if isinstance(earlier, Certificate) else {}
+    whole = {name: dict(dims) for name, dims in before.items()}
+    for name, dims in kept.items():
+        for dim, index in dims.items():
+            old = before.get(name, {}).get(dim)
+            now = index.tolist()
+            whole.setdefault(name, {})[dim] = now if old is None else [old[i] for i in now]
+    return whole
+
+
+def _zeros(model: nn.Module, names: Iterable[str]) -> int:
+    """How many of the named weights are zero."""
+    parameters = parameter_names(model)
+    weights = [parameters[name] for name in names if name in parameters]
+    return sum(weight.numel() - int(torch.count_nonzero(weight)) for weight in weights)
+
+
+def _on_device(inputs: tuple[Tensor, ...], model: nn.Module) -> tuple[Tensor, ...]:
+    parameter = next(model.parameters(), None)
+    if parameter is None:
+        raise ValueError("The model has no parameters: there is nothing to remove.")
+    return tuple(tensor.detach().to(parameter.device) for tensor in inputs)

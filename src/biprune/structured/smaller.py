@@ -1,0 +1,193 @@
+"""Operations that compute, for the sizes that are left: where they say a size or count on one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import fx
+
+from biprune.structured.trace import op_name
+
+if TYPE_CHECKING:
+    from biprune.structured.graph import _Smaller
+
+aten = torch.ops.aten
+Write = Callable[["_Smaller", fx.Node], fx.Node | None]
+SMALLER: dict[str, Write] = {}
+
+
+def smaller(*names: str) -> Callable[[Write], Write]:
+    """Register how these operations are written; None means as they were."""
+
+    def register(function: Write) -> Write:
+        for name in names:
+            SMALLER[name] = function
+        return function
+
+    return register
+
+
+def _with(on: _Smaller, node: fx.Node, place: int, value: Any) -> fx.Node:
+    """A copy of a node with another argument."""
+    copied = on._copy(node)
+    copied.update_arg(place, value)
+    return copied
+
+
+def _args(node: fx.Node) -> list[Any]:
+    return list(node.args)
+
+
+def _named(node: fx.Node, name: str, default: Any = None) -> Any:
+    """An argument by name, wherever it stands."""
+    target: Any = node.target
+    names = [argument.name for argument in target._schema.arguments]
+    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
+    return given.get(name, default)
+
+
+@smaller("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
+@smaller("convolution")
+def conv(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """As many groups as are left."""
+    groups = _named(node, "groups", 1)
+    if groups == 1:
+        return None
+    x, weight = _args(node)[:2]
+    name = op_name(node)
+    transposed = "transpose" in name or (name == "convolution" and bool(node.args[6]))
+    ndim = len(on.labels.traced.results[weight].shape) - 2
+    channels = on.count(node if transposed else x, -1 - ndim)
+    left = channels // on.count(weight, 1)
+    return _with(on, node, 8 if name == "convolution" else 6, left)
+
+
+@smaller("group_norm")
+def group_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """As many groups as are left; one group of all as a layer norm."""
+    x, groups = _args(node)[:2]
+    share = on.share(x, 1)
+    if groups > 1:
+        return _with(on, node, 1, round(groups * share))
+    ndim = len(on.labels.traced.results[x].shape)
+    if share == 1:
+        return None
+    view = [-1, *[1] * (ndim - 2)]
+    affine = [_named(node, name) for name in ("weight", "bias")]
+    shaped = [a if a is None else on.call(aten.reshape.default, on.env[a], view) for a in affine]
+    return full_width(
+        on, on.env[x], list(range(1, ndim)), share, _named(node, "eps", 1e-5), *shaped
+    )
+
+
+@smaller("layer_norm")
+def layer_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """Statistics of the full width, of which what is gone is zero."""
+    x, shape = _args(node)[:2]
+    ndim = len(on.labels.traced.results[x].shape)
+    dims = list(range(ndim - len(shape), ndim))
+    share = on.share(x, *dims)
+    if share == 1:
+        return None
+    affine = [_named(node, name) for name in ("weight", "bias")]
+    own = [a if a is None else on.env[a] for a in affine]
+    return full_width(on, on.env[x], dims, share, _named(node, "eps", 1e-5), *own)
+
+
+def full_width(
+    on: _Smaller, x: fx.Node, dims: list[int], share: float, eps: float, weight: Any, bias: Any
+) -> fx.Node:
+    """With f = n / N: mu = f mean(x); v = f mean((x - mu)^2) + (1 - f) mu^2."""
+    mean = on.call(aten.mul.Tensor, on.call(aten.mean.dim, x, dims, True), share)
+    centred = on.call(aten.sub.Tensor, x, mean)
+    spread = on.call(aten.mean.dim, on.call(aten.square.default, centred), dims, True)
+    spread = on.call(aten.mul.Tensor, spread, share)
+    rest = on.call(aten.mul.Tensor, on.call(aten.square.default, mean), 1 - share)
+    variance = on.call(aten.add.Tensor, on.call(aten.add.Tensor, spread, rest), eps)
+    return _affine(on, on.call(aten.mul.Tensor, centred, _rsqrt(on, variance)), weight, bias)
+
+
+def _rsqrt(on: _Smaller, x: fx.Node) -> fx.Node:
+    return on.call(aten.rsqrt.default, x)
+
+
+def _affine(on: _Smaller, x: fx.Node, weight: Any, bias: Any) -> fx.Node:
+    if weight is not None:
+        x = on.call(aten.mul.Tensor, x, weight)
+    return x if bias is None else on.call(aten.add.Tensor, x, bias)
+
+
+@smaller("rms_norm")
+def rms_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """The mean square of the full width: with f = n / N, rms_norm(sqrt(f) x) / sqrt(f)."""
+    x, shape = _args(node)[:2]
+    ndim = len(on.labels.traced.results[x].shape)
+    dims = list(range(ndim - len(shape), ndim))
+    share = on.share(x, *dims)
+    if share == 1:
+        return None
+    scaled = on.call(aten.mul.Tensor, on.env[x], math.sqrt(share))
+    own = [on.count(x, dim) for dim in dims]
+    normed = _with(on, node, 1, own)
+    normed.update_arg(0, scaled)
+    return on.call(aten.div.Tensor, normed, math.sqrt(share))
+
+
+@smaller("mean")
+def mean(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """The mean over all, of which what is gone is zero."""
+    x = _args(node)[0]
+    ndim = len(on.labels.traced.results[x].shape)
+    dims = _named(node, "dim") or list(range(ndim))
+    share = on.share(x, *(d % ndim for d in dims))
+    return None if share == 1 else on.call(aten.mul.Tensor, on._copy(node), share)
+
+
+@smaller("scaled_dot_product_attention")
+def attention(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """The scale that it had."""
+    query = _args(node)[0]
+    width = on.labels.traced.results[query].shape[-1]
+    if node.kwargs.get("scale") is not None or on.count(query, -1) == width:
+        return None
+    copied = on._copy(node)
+    copied.kwargs = {**copied.kwargs, "scale": 1 / math.sqrt(width)}
+    return copied
+
+
+@smaller("constant_pad_nd", "pad")
+def pad(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """As much padding as is left of it."""
+    x, padding = _args(node)[:2]
+    shape = on.labels.traced.results[node].shape
+    before = on.labels.traced.results[x].shape
+    found = list(padding)
+    for place in range(len(found) // 2):
+        dim = len(shape) - 1 - place
+        if dim in on.kept(node):
+            kept, lead = on.kept(node)[dim], found[2 * place]
+            found[2 * place] = int((kept < lead).sum())
+            found[2 * place + 1] = int((kept >= lead + before[dim]).sum())
+    return _with(on, node, 1, found)
+
+
+@smaller("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
+def made(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """A tensor of the size that is left."""
+    name = op_name(node)
+    place = int(name.startswith("new_"))
+    sizes = list(_args(node)[place])
+    for dim, kept in on.kept(node).items():
+        sizes[dim] = len(kept)
+    return _with(on, node, place, fx.map_arg(sizes, lambda n: on.env.get(n, n)))
+
+
+@smaller("copy")
+def copy(on: _Smaller, node: fx.Node) -> fx.Node | None:
+    """What is written; it alone has a derivative."""
+    x, source = _args(node)[:2]
+    shapes = [on.labels.traced.results[n].shape for n in (x, source)]
+    return on.env[source] if shapes[0] == shapes[1] else None

@@ -1,0 +1,93 @@
+"""Try groups before they are offered: is the model without units the one in which they are zero?
+
+Labels say so; a mistake in a rule would be found out here, and not after a long training. One unit
+of each group, and then half of all units, are zeroed in a graph with random weights, and removed
+from another. Random, because a fresh or trained model may hide a mistake behind zeros.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from biprune.copying import copied
+from biprune.groups import Group
+from biprune.parameters import unwrap
+from biprune.seeding import derive_seed
+from biprune.structured.calls import by_position
+from biprune.structured.graph import without_units
+from biprune.structured.inputs import Inputs
+from biprune.structured.labels import Labels
+from biprune.structured.outputs import difference, first_line, inputs_to_compare, outputs
+from biprune.structured.precision import raised
+from biprune.structured.random_weights import randomize_
+from biprune.structured.removing import gone_atoms, tensors_of, zero_
+
+SAMPLES = 2
+SHARES = (0.0, 0.5)  # of the units, but at least one
+TOLERANCE = 1e-8  # of the largest output, in float64: deep nets blow rounding up to 1e-12
+
+
+class Trial:
+    """A copy of a model with random weights, as a graph on which groups are tried.
+
+    Costs four forwards of two samples for each call of `objection`.
+    """
+
+    def __init__(self, model: nn.Module, example_input: Inputs, labels: Labels, seed: int) -> None:
+        own = copied(unwrap(model)).float().cpu().eval()
+        randomize_(own, derive_seed(seed, 1))
+        self._model, self._labels, self._seed = own, labels, seed
+        called, tensors = by_position(own, example_input)
+        inputs = tuple(
+            t.detach().cpu().float() if t.is_floating_point() else t.cpu() for t in tensors
+        )
+        drawn = inputs_to_compare(called, inputs, SAMPLES, derive_seed(seed, 0))
+        self._inputs = tuple(t.double() if t.is_floating_point() else t for t in drawn)
+
+    def objection(self, groups: Sequence[Group]) -> ValueError | None:
+        """Why one unit of each group, or half of all, cannot be removed; None if they can."""
+        for place, share in enumerate(SHARES):
+            keep = {
+                group.name: _drawn(group.size, share, derive_seed(self._seed, 2, place, number))
+                for number, group in enumerate(groups)
+            }
+            try:
+                if objection := self._objection_to(groups, keep):
+                    return objection
+            except ValueError as error:
+                return error
+            except Exception as error:  # whatever a forward raises
+                line = first_line(error)
+                return ValueError(f"the model does not run without some of it ({line})")
+        return None
+
+    def _objection_to(
+        self, groups: Sequence[Group], keep: Mapping[str, Tensor]
+    ) -> ValueError | None:
+        randomize_(self._model, derive_seed(self._seed, 1))
+        zero_(self._model, groups, keep)
+        gone = gone_atoms(self._labels, groups, keep)
+        # One after the other, and zeroed in place: models are large.
+        expected = self._outputs(torch.zeros_like(gone))
+        found = self._outputs(gone)
+        error = difference(expected, found)
+        if error <= TOLERANCE or error != error:  # no finite numbers: nothing can be seen
+            return None
+        return ValueError("removing some of it is not the same as setting it to zero")
+
+    def _outputs(self, gone: Tensor) -> list[Tensor]:
+        tensors = tensors_of(self._model)
+        with raised(torch.float64):
+            model = without_units(self._labels, gone, tensors, torch.float64)
+            return outputs(model, self._inputs, self._seed)
+
+
+def _drawn(size: int, share: float, seed: int) -> Tensor:
+    """Which units stay, drawn at random: all but a share of them, and all but one at least."""
+    keep = torch.ones(size, dtype=torch.bool)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    keep[order[: max(1, int(size * share))]] = False
+    return keep

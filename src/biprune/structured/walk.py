@@ -1,0 +1,205 @@
+"""The walk of labels through a graph: every node once, and again while that ties more.
+
+Work is bounded: each walk but the last ties atoms, of which there are finitely many, and after
+`MOST_WALKS` nothing is offered.
+"""
+
+from __future__ import annotations
+
+import operator
+from collections.abc import Collection, Iterator
+from typing import Any
+
+from torch import fx
+
+from biprune.structured.atoms import Carried, Plane, spread
+from biprune.structured.inputs import Attention
+from biprune.structured.labels import NOT_KNOWN, Labels, Planes
+from biprune.structured.rules import is_moving, reads_tables, rule_of
+from biprune.structured.trace import TensorType, Traced
+
+MOST_WALKS = 20
+IS_OUTPUT = "it is the model's output"
+
+
+def walked(
+    traced: Traced,
+    parameters: Collection[str],
+    buffers: Collection[str],
+    *,
+    attention: Attention = "heads",
+    streams: bool = False,
+) -> Walk:
+    """Carry labels through a graph until nothing more is tied.
+
+    Args:
+        traced: The graph.
+        parameters: Names of what is masked: zero in units that are gone.
+        buffers: Names of tensors that are not masked but have to be cut along.
+        attention: Whether heads are units as a whole, or index d of all heads is one.
+        streams: Whether units may run through norms over all of them; see `smaller`.
+    """
+    walk = Walk(traced, attention, streams)
+    walk.begin(set(parameters), set(buffers))
+    return walk
+
+
+class Walk(Labels):
+    """Labels that walk."""
+
+    def begin(self, parameters: set[str], buffers: set[str]) -> None:
+        """Start from the model's tensors, and walk until nothing more is tied."""
+        self._masked, self._cut = parameters, parameters | buffers
+        self._constant = _constants(self.traced.module.graph)
+        self.tables = _tables(self.traced, self._constant, parameters)
+        self._until_settled()
+
+    def tie_at(self, node: fx.Node) -> bool:
+        """Tie what varies along several dimensions at a node or where it comes from, and walk
+        again; False if there is nothing to tie."""
+        before = self.atoms.num_ties
+        for near in [node, *node.all_input_nodes]:
+            for tensor in self.tensors(near):
+                for plane in tensor.planes:
+                    self.keep_longest(plane.labels)
+        tied = self.atoms.num_ties != before
+        self._until_settled()
+        return tied
+
+    def _until_settled(self) -> None:
+        for _ in range(MOST_WALKS):
+            before = self.atoms.num_ties
+            self.atoms.thaw()
+            self.products.clear()
+            self.normed.clear()
+            for node in self.traced.module.graph.nodes:
+                self.node = node
+                self.carried[node] = self._visit(node)
+            if self.atoms.num_ties == before and not self._tie_what_is_no_product():
+                return
+        for node in self.carried:  # not seen to happen: then nothing is offered
+            self.freeze(self.tensors(node), "its ties could not be settled")
+
+    def _visit(self, node: fx.Node) -> Any:
+        given = self.traced.results[node]
+        if node.op == "get_attr":
+            return self._tensor(node, given) if isinstance(given, TensorType) else None
+        if node.op == "output":
+            for tensor in self._operands(node):
+                self.freeze([tensor], IS_OUTPUT)
+            return None
+        if node.op != "call_function":
+            return self._result(given, (), node)
+        if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
+            source = self.carried.get(node.args[0])
+            place: Any = node.args[1]
+            return source[place] if isinstance(source, list) else source
+        return self._result(given, self._planes(node), node)
+
+    def _planes(self, node: fx.Node) -> Planes | list[Planes]:
+        rule, name = rule_of(node)
+        read = list(self._operands(node))
+        if rule is not None:
+            args, kwargs = self._arguments(node)
+            try:
+                return rule(self, *args, **kwargs)
+            except Exception as error:  # arguments that no rule foresaw: as if it were not known
+                name = f"{name} ({type(error).__name__})"
+        self.freeze(read, f"it runs through {name}, {NOT_KNOWN}")
+        return ()
+
+    def _arguments(self, node: fx.Node) -> tuple[Any, Any]:
+        def value(argument: fx.Node) -> Any:
+            known = self.carried.get(argument)
+            if isinstance(known, Carried) and (node, argument) in self.tables:
+                return self.copy(known, (node, argument))
+            return self.traced.results[argument] if known is None else known
+
+        return fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+
+    def _operands(self, node: fx.Node) -> Iterator[Carried]:
+        for argument in node.all_input_nodes:
+            yield from self.tensors(argument)
+
+    def _result(self, given: Any, planes: Any, node: fx.Node) -> Any:
+        if isinstance(given, TensorType):
+            return Carried(given.shape, given.dtype, tuple(planes), self._constant[node])
+        if isinstance(given, list):
+            each = planes if isinstance(planes, list) else [()] * len(given)
+            return [self._result(g, p, node) for g, p in zip(given, each, strict=True)]
+        return None
+
+    def _tensor(self, node: fx.Node, given: TensorType) -> Carried:
+        """A tensor of the model: one plane for each dimension of more than one index."""
+        name = self.traced.names.get(str(node.target))
+        planes: list[Plane] = []
+        if name in self._cut and given.dtype.is_floating_point:
+            for dim, size in enumerate(given.shape):
+                if size > 1:
+                    line = self.atoms.of((name, dim), size)
+                    self.owned[name, dim] = line
+                    labels = spread(line, dim, given.shape)
+                    planes.append(Plane(labels, zero=name in self._masked))
+        return Carried(given.shape, given.dtype, tuple(planes), constant=True)
+
+    def _tie_what_is_no_product(self) -> bool:
+        """Tie planes that vary along several dimensions where something computes on them.
+
+        What is left of such units is no box, so that no smaller tensor holds it. Moving operations
+        are exempt: a selection can stand for several of them; see `runs`.
+        """
+        before = self.atoms.num_ties
+        for node in self.traced.module.graph.nodes:
+            if node.op == "call_function" and not is_moving(node):
+                for tensor in [*self._operands(node), *self.tensors(node)]:
+                    for plane in tensor.planes:
+                        self.keep_longest(plane.labels)
+        return self.atoms.num_ties != before
+
+
+def _constants(graph: fx.Graph) -> dict[fx.Node, bool]:
+    """Which nodes depend on no input of the model."""
+    found: dict[fx.Node, bool] = {}
+    for node in graph.nodes:
+        is_size = getattr(node.target, "__name__", "") == "sym_size.int"
+        fixed = node.op == "get_attr" or is_size
+        inputs = node.all_input_nodes
+        found[node] = fixed or (node.op == "call_function" and all(found[n] for n in inputs))
+    return found
+
+
+def _tables(
+    traced: Traced, constant: dict[fx.Node, bool], parameters: Collection[str]
+) -> set[tuple[fx.Node, fx.Node]]:
+    """Which nodes read which tables that other modules read as well, as rotary embeddings are.
+
+    A table is made of the model's tensors alone: a buffer, or computed from some. Parameters that
+    modules share as they are stay tied.
+    """
+    sources: dict[fx.Node, set[str]] = {}
+    raw: dict[fx.Node, bool] = {}
+    readers: dict[str, set[str]] = {}
+    edges: list[tuple[fx.Node, fx.Node]] = []
+    for node in traced.module.graph.nodes:
+        if node.op == "get_attr":
+            name = traced.names.get(str(node.target))
+            sources[node] = {name} if name else set()
+            raw[node] = name in parameters
+        elif constant[node]:
+            made_of = [n for n in node.all_input_nodes if sources.get(n)]
+            sources[node] = set().union(*(sources[n] for n in made_of))
+            raw[node] = is_moving(node) and all(raw[n] for n in made_of)
+        elif reads_tables(node):
+            for operand in node.all_input_nodes:
+                if constant[operand] and sources[operand] and not raw[operand]:
+                    edges.append((node, operand))
+                    for name in sources[operand]:
+                        readers.setdefault(name, set()).add(module_path(node))
+    shared = {name for name, paths in readers.items() if len(paths) > 1}
+    return {(reader, table) for reader, table in edges if sources[table] & shared}
+
+
+def module_path(node: fx.Node) -> str:
+    """Where in the traced module a node comes from; empty if that is not known."""
+    stack = node.meta.get("nn_module_stack") or {}
+    return str(list(stack.values())[-1][0]) if stack else ""
