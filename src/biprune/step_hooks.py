@@ -1,0 +1,249 @@
+"""Calls around the steps of a user's optimizers, whatever stands between the user and them.
+
+`torch.optim.Optimizer` calls hooks before and after `step`. What they do not say by themselves:
+
+- A subclass that calls `super().step()`, and an optimizer within an optimizer, call them twice or
+  more for one step. The first post-hook behind a pre-hook is where the step is counted; what the
+  rest of it does to the weights is taken up by the others. A step that raises counts for nothing.
+- Wrappers (Accelerate's, Lightning's) have no hooks of their own: the optimizer inside has.
+- `GradScaler` hands a fused optimizer the scale of the loss and whether gradients overflowed, and
+  calls it in any case. torch's own divide the scale out of the gradients in the step, in place.
+- Groups are replaced when an optimizer loads a state, so none is held on to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+from weakref import WeakSet
+
+import torch
+from torch import Tensor, nn
+from torch.linalg import vector_norm
+from torch.optim import Optimizer
+
+Optimizers = Optimizer | Sequence[Optimizer]
+_INSIDE = ("optimizer", "_optimizer", "base_optimizer")
+_TABLE = "_optimizer_step_post_hooks"
+
+
+class Stepped(NamedTuple):
+    """What an optimizer did its step to a weight by.
+
+    `rate` is the learning rate over the highest so far, below 0 where the objective is maximized;
+    `decay` is weight decay times the learning rate; the gradient is still `scale` times as large.
+    """
+
+    rate: float
+    decay: float
+    scale: float
+
+
+class Watcher(Protocol):
+    """Who is called."""
+
+    def takes_gradients(self) -> bool:
+        """Whether the step that begins must not move the weights: it will find no gradients."""
+        ...
+
+    def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
+        """Weights have moved, those of `names`. With `stepped`, of all, a whole step is over."""
+        ...
+
+
+class StepHooks:
+    """The hooks on optimizers that hold `weights`, from `register` until `remove`.
+
+    Where several optimizers hold them, a whole step is one of each; it is over when the last of
+    them has stepped, in the order in which they were given. `peaks` are the highest learning rates.
+    """
+
+    def __init__(self, optimizers: Optimizers, weights: Mapping[str, nn.Parameter]) -> None:
+        given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
+        nests = [_nest(each) for each in given]
+        self._weights = dict(weights)
+        self._names = {id(weight): name for name, weight in weights.items()}
+        self._refuse_watched()
+        self._nests = nests
+        self._held = [self._held_by(nest[-1]) for nest in nests]
+        self.peaks: dict[str, float] = {}
+        self._begun = False
+        self._parts: dict[int, dict[str, Stepped]] = {}
+        self._sizes: dict[str, float] = {}
+        self._taken: dict[nn.Parameter, Tensor] = {}
+        self._handles: list[Any] = []
+
+    def _refuse_watched(self) -> None:
+        for other in _WATCHING:
+            if shared := self._names.keys() & other._names.keys():
+                name = min(self._names[weight] for weight in shared)
+                raise ValueError(
+                    f"Something is attached to {name!r} already. First call detach() on the "
+                    "pruner or holder that attach() or hold() returned."
+                )
+
+    @property
+    def unheld(self) -> list[str]:
+        """The weights that no optimizer holds."""
+        held = set().union(*self._held)
+        return [name for name in self._weights if name not in held]
+
+    def register(self, watcher: Watcher) -> None:
+        """Begin to call `watcher`; the optimizers keep it alive, and it does not keep them."""
+        for number, nest in enumerate(self._nests):
+            before, after = self._hooks(number, watcher)
+            for optimizer in nest:
+                self._handles.append(optimizer.register_step_pre_hook(before))
+                self._handles.append(optimizer.register_step_post_hook(after))
+        self._nests.clear()
+        _WATCHING.add(self)
+
+    def remove(self) -> None:
+        """Leave the optimizers as they were."""
+        for handle in self._handles:
+            handle.remove()
+        self._handles.clear()
+        _WATCHING.discard(self)
+
+    def _hooks(self, number: int, watcher: Watcher) -> tuple[Any, Any]:
+        """Those of the optimizer `number`; a compiled step does not look into them."""
+
+        def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+            self._refuse_capture()
+            self._begun = True
+            self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
+            if watcher.takes_gradients():
+                return self._without_gradients(optimizer, args, kwargs)
+
+        def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+            del args, kwargs
+            self._give_back()
+            if not (names := self._held[number]):
+                return
+            if missing := names - self._held_by(optimizer):
+                raise ValueError(
+                    f"The optimizer does not hold {min(missing)!r} any more. Change its parameters "
+                    "first, then attach."
+                )
+            with torch.no_grad():
+                watcher.after_step(names, self._whole_step(number, optimizer))
+
+        return torch.compiler.disable(before), torch.compiler.disable(after)
+
+    def _whole_step(self, number: int, optimizer: Optimizer) -> dict[str, Stepped] | None:
+        """What each optimizer has done, if this is the last of them and none has left a step out.
+
+        None also for the rest of a step that is counted already.
+        """
+        if not self._begun:
+            return None
+        self._begun = False
+        if not _overflowed(optimizer):
+            self._parts[number] = self._stepped(optimizer)
+        holders = [each for each, names in enumerate(self._held) if names]
+        if number != holders[-1]:
+            return None
+        parts, self._parts = self._parts, {}
+        if len(parts) < len(holders):
+            return None
+        return {name: stepped for part in parts.values() for name, stepped in part.items()}
+
+    def _without_gradients(
+        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
+        """Take the gradients away until the step is over; those of a closure when it has run."""
+        closure = kwargs.get("closure") or next(iter(args[1:]), None)
+        if closure is None:
+            self._take(optimizer)
+            return None
+
+        def run() -> Any:
+            loss = closure()
+            self._take(optimizer)
+            return loss
+
+        rest = {name: value for name, value in kwargs.items() if name != "closure"}
+        return (args[0], run, *args[2:]), rest
+
+    def _stepped(self, optimizer: Optimizer) -> dict[str, Stepped]:
+        stepped = {}
+        scale = _loss_scale(optimizer) or 1.0
+        sizes = self._gradient_sizes() if scale != 1 else {}
+        for group in optimizer.param_groups:
+            lr = 1.0 if group.get("lr") is None else float(group["lr"])
+            decay = lr * float(group.get("weight_decay") or 0.0)
+            sign = -1.0 if group.get("maximize") else 1.0
+            for name in self._names_in(group):
+                seen = (self.peaks.get(name, 0.0), lr, float(group.get("initial_lr") or 0.0))
+                self.peaks[name] = peak = max(seen)
+                # A gradient that the step has changed has been unscaled by it.
+                unscaled = sizes.get(name) != self._sizes.get(name)
+                rate = sign * lr / peak if peak else 0.0
+                stepped[name] = Stepped(rate, decay, 1.0 if unscaled else scale)
+        return stepped
+
+    def _gradient_sizes(self) -> dict[str, float]:
+        grads = {name: w.grad for name, w in self._weights.items() if w.grad is not None}
+        sizes = [vector_norm(grad).cpu() for grad in grads.values()]
+        return dict(zip(grads, map(float, sizes), strict=True))
+
+    def _held_by(self, optimizer: Optimizer) -> set[str]:
+        return {name for group in optimizer.param_groups for name in self._names_in(group)}
+
+    def _names_in(self, group: Mapping[str, Any]) -> list[str]:
+        return [self._names[id(p)] for p in group["params"] if id(p) in self._names]
+
+    def _refuse_capture(self) -> None:
+        on_gpu = any(weight.is_cuda for weight in self._weights.values())
+        if on_gpu and torch.cuda.is_current_stream_capturing():
+            raise ValueError(
+                "optimizer.step() is being captured in a CUDA graph, but each step selects another "
+                "mask. Capture forward and backward alone."
+            )
+
+    def _take(self, optimizer: Optimizer) -> None:
+        for group in optimizer.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    self._taken[parameter] = parameter.grad
+                    parameter.grad = None
+
+    def _give_back(self) -> None:
+        for parameter, gradient in self._taken.items():
+            parameter.grad = gradient
+        self._taken.clear()
+
+
+_WATCHING: WeakSet[StepHooks] = WeakSet()
+
+
+def _nest(optimizer: object) -> list[Optimizer]:
+    """An optimizer and those inside it, as far as they have hooks, the innermost last."""
+    nest: list[Optimizer] = []
+    inside: object | None = optimizer
+    while inside is not None:
+        held = getattr(inside, "__dict__", {})
+        table = held.get(_TABLE) if isinstance(inside, Optimizer) else None
+        if table is not None and all(table is not vars(each)[_TABLE] for each in nest):
+            nest.append(inside)  # pyright: ignore[reportArgumentType]
+        inner = (held.get(name) for name in _INSIDE)
+        inside = next((each for each in inner if hasattr(each, "param_groups")), None)
+    if not nest:
+        raise TypeError(
+            f"`optimizer` must be a torch.optim.Optimizer or a list of them, got "
+            f"{type(optimizer).__name__}, which has no hooks around its step. Optimizers that step "
+            "within the backward pass cannot be attached to."
+        )
+    return nest
+
+
+def _loss_scale(optimizer: Optimizer) -> float | None:
+    """What `GradScaler` has handed to a fused optimizer to divide gradients by."""
+    scale = getattr(optimizer, "grad_scale", None)
+    return None if scale is None else float(scale)
+
+
+def _overflowed(optimizer: Optimizer) -> bool:
+    """Whether a fused optimizer was told to leave the weights alone."""
+    found = getattr(optimizer, "found_inf", None)
+    return found is not None and float(found) > 0
