@@ -5,7 +5,9 @@ from __future__ import annotations
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
-from biprune.report.formatting import percent_of
+from biprune.report.wording import percent_of
+from laptop_runs import noted
+from past_runs import mark, recorded
 
 HEAD = "| run | test accuracy, % | data passes | minutes | IoU at epochs 1, 5 ... and the last |"
 
@@ -16,11 +18,11 @@ def full_size_table(store: Store) -> str:
     specs = PRESETS["full-size"].specs("laptop")
     dense = store.get(specs[0].dense_spec)
     for spec in (specs[0].dense_spec, *specs):
-        record = store.get(spec)
+        record = recorded(store, spec)
         if record is not None and record.status == "done" and dense is not None:
             epoch = dense.backward_passes / spec.dense["epochs"]
             lines.append(_row(record, record.backward_passes / epoch))
-    return "\n".join(lines)
+    return "\n".join(noted(lines))
 
 
 def _row(record: RunRecord, passes: float) -> str:
@@ -30,4 +32,5 @@ def _row(record: RunRecord, passes: float) -> str:
     shown = ", ".join(f"{settling[epoch]:.2f}" for epoch in range(0, len(settling), 4))
     last = f"{shown} ... {settling[-1]:.3f}" if settling else "-"
     accuracy, minutes = record.test_accuracy, record.seconds / 60
-    return f"| {name} | {accuracy:.2f} | {passes:g} | {minutes:.0f} | {last} |"
+    old = mark([record])
+    return f"| {name} | {accuracy:.2f}{old} | {passes:g} | {minutes:.0f} | {last} |"

@@ -17,9 +17,10 @@ from statistics import fmean
 from biprune.experiments.presets.evidence import HIGH
 from biprune.experiments.record import RunRecord
 from biprune.report.comparison import sample_of
-from biprune.report.formatting import listed, percent_of, points
-from biprune.report.verdict import Difference, difference, lower_bound
-from laptop_runs import IMP_RUNS, PAPER, Pick, Runs
+from biprune.report.statistics import Difference, difference, lower_bound
+from biprune.report.wording import listed, percent_of, points
+from laptop_runs import IMP_RUNS, PAPER, Pick, Runs, noted
+from past_runs import mark
 
 FEWEST_SEEDS = 3
 HOLDS, OPEN, FAILS = "holds", "not shown", "does not hold"
@@ -36,7 +37,8 @@ def ahead(one: Pick, other: Pick, sparsities: Sequence[float], *, margin: float 
 
     def check(runs: Runs) -> Finding:
         found = {s: less(one(runs, s), other(runs, s)) for s in sparsities}
-        numbers = [f"{percent_of(s)}: {_shown(paired)}" for s, paired in found.items() if paired]
+        marks = {s: mark([*one(runs, s), *other(runs, s)]) for s in sparsities}
+        numbers = [f"{percent_of(s)}: {_shown(p)}{marks[s]}" for s, p in found.items() if p]
         return ", ".join(numbers), _verdict({s: _outcome(p, margin) for s, p in found.items()})
 
     return check
@@ -101,7 +103,8 @@ def settles(runs: Runs) -> Finding:
         curves = [[e["iou"] for e in r.history if "iou" in e] for r in PAPER(runs, sparsity)]
         if curves:
             first, last = (fmean(curve[at] for curve in curves) for at in (0, -1))
-            parts.append(f"{percent_of(sparsity)}: {first:.3f} to {last:.3f}")
+            old = mark(PAPER(runs, sparsity))
+            parts.append(f"{percent_of(sparsity)}: {first:.3f} to {last:.3f}{old}")
             if len(curves) >= FEWEST_SEEDS:
                 outcomes[sparsity] = HOLDS if last >= SETTLED else FAILS
     return ", ".join(parts), _verdict(outcomes)
@@ -115,4 +118,4 @@ def claims_table(head: str, claims: Sequence[Claim], runs: Runs) -> str:
         numbers, verdict = check(runs)
         if numbers:
             lines.append(f"| {text} | `{preset}` | {numbers} | {verdict} |")
-    return "\n".join(lines)
+    return "\n".join(noted(lines))

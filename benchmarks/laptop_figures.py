@@ -19,6 +19,7 @@ from biprune.report.comparison import Comparison, sample_of
 from biprune.report.figures import write_figures
 from biprune.report.summary import summarise
 from laptop_runs import BIP, GMP_NESTEROV, LONG_BIP, PAPER, Pick, Runs, picking
+from past_runs import recorded
 
 LINES: dict[str, Pick] = {
     "bip": BIP,
@@ -75,7 +76,7 @@ def laptop(store: Store) -> Comparison | None:
 
 
 def full_size(store: Store) -> Comparison | None:
-    records = [store.get(spec) for spec in PRESETS["full-size"].specs("laptop")]
+    records = [recorded(store, spec) for spec in PRESETS["full-size"].specs("laptop")]
     compared = _compared(store, [r for r in records if r is not None and r.status == "done"])
     return compared and replace(compared, title="ResNet-20 on CIFAR-10")
 

@@ -16,8 +16,9 @@ from biprune.experiments.presets.evidence import HIGH, OTHERS, UNITS
 from biprune.experiments.record import RunRecord
 from biprune.methods import IMP
 from biprune.report.comparison import sample_of
-from biprune.report.formatting import percent_of, spread
-from biprune.report.verdict import Sample
+from biprune.report.statistics import Sample
+from biprune.report.wording import percent_of, spread
+from past_runs import MARK, NOTE, SETTING, mark, past
 
 JUDGED = ("methods", "controls", "claims")
 
@@ -25,21 +26,28 @@ JUDGED = ("methods", "controls", "claims")
 @cache
 def benchmark() -> frozenset[str]:
     """The keys of all runs that count."""
-    return frozenset(spec.key for name in JUDGED for spec in PRESETS[name].specs("laptop"))
+    specs = [spec for name in JUDGED for spec in PRESETS[name].specs("laptop")]
+    return frozenset(own.key for spec in specs for own in (spec, past(spec)))
 
 
 class Runs:
-    """The benchmark's runs by method, structure, sparsity, and what they change of its defaults."""
+    """The benchmark's runs by method, structure, sparsity, and what they change of its defaults.
+
+    Past runs (see `past_runs`) count where there is no run of today's default with their seed.
+    """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        self.all = [r for r in records if r.status == "done" and r.key in benchmark()]
-        self._by_place: defaultdict[tuple[object, ...], list[RunRecord]] = defaultdict(list)
-        for record in self.all:
+        known = [r for r in records if r.status == "done" and r.key in benchmark()]
+        places: defaultdict[tuple[object, ...], dict[int, RunRecord]] = defaultdict(dict)
+        for record in sorted(known, key=lambda r: not mark([r])):  # today's replace past ones
             spec = record.spec
-            changes = {n: v for n, v in spec.settings.items() if n not in ("epochs", "stops")}
+            apart = ("epochs", "stops", SETTING)
+            changes = {n: v for n, v in spec.settings.items() if n not in apart}
             length = spec.settings.get("epochs")
             place = (spec.method, spec.structure, spec.sparsity, _frozen(changes), length)
-            self._by_place[place].append(record)
+            places[place][spec.seed] = record
+        self._by_place = {place: list(found.values()) for place, found in places.items()}
+        self.all = [record for found in self._by_place.values() for record in found]
 
     def get(
         self,
@@ -152,8 +160,16 @@ def _table(columns: Sequence[str], cells: Mapping[str, list[list[RunRecord]]]) -
     lines = [f"| {' | '.join(head)} |", "|---|" + "---:|" * len(columns)]
     for name, found in cells.items():
         if any(found):
-            lines.append(f"| {' | '.join([name, *(shown(sample_of(f)) for f in found)])} |")
-    return "\n".join(lines) if len(lines) > 2 else "Not run yet."
+            texts = [shown(sample_of(records)) + mark(records) for records in found]
+            lines.append(f"| {' | '.join([name, *texts])} |")
+    if len(lines) == 2:
+        return "Not run yet."
+    return "\n".join(noted(lines))
+
+
+def noted(lines: Sequence[str]) -> list[str]:
+    """With a note on the mark, if one of the lines has it."""
+    return [*lines, "", NOTE] if any(MARK in line for line in lines) else [*lines]
 
 
 def shown(sample: Sample) -> str:

@@ -17,14 +17,14 @@ import torch
 
 import biprune
 from biprune.copying import copy_model
-from biprune.deploy.coupling.find import Coupling
 from biprune.deploy.running.profile import profile
 from biprune.deploy.running.variants import ticket_variants
-from biprune.deploy.shrinking.shrink import shrink
 from biprune.groups import Groups
 from biprune.masked import apply_masks_
 from biprune.methods.base import magnitudes
 from biprune.request import Request
+from biprune.structured.grouping import Coupling
+from biprune.structured.shrink import shrink
 from timing import Row, parser, report
 
 

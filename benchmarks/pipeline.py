@@ -16,8 +16,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from biprune.data.augmentation import Transform
-from biprune.data.memory import MemoryImages
+from biprune.data.batches import MemoryImages, Transform
 from steps import dense_step, new_model, random_batches
 from timing import interleaved, medians, parser, ratio, report
 

@@ -12,10 +12,11 @@ from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
 from biprune.report.comparison import sample_of
-from biprune.report.formatting import points
 from biprune.report.labels import described
+from biprune.report.wording import points
 from judging import FEWEST_SEEDS, less
-from laptop_runs import shown
+from laptop_runs import noted, shown
+from past_runs import mark, recorded
 
 Study = tuple[str, str]  # data and structure
 STUDIES: dict[Study, str] = {
@@ -35,7 +36,7 @@ def settings_table(store: Store) -> str:
     specs = PRESETS["settings"].specs("laptop")
     usual = {_study(spec): spec.settings["epochs"] for spec in reversed(specs)}  # the first of each
     for spec in specs:
-        record = store.get(spec)
+        record = recorded(store, spec)
         if record is not None and record.status == "done":
             runs[_change(spec, usual[_study(spec)]), _study(spec)].append(record)
     lines = [f"| {' | '.join(HEAD)} |", "|---|" + "---:|" * len(STUDIES)]
@@ -43,7 +44,7 @@ def settings_table(store: Store) -> str:
         cells = [_worth(change, runs[change, study], runs[NO_CHANGE, study]) for study in STUDIES]
         if any(cell != "-" for cell in cells):
             lines.append("| " + " | ".join([change or "none", *cells]) + " |")
-    return "\n".join([*lines, *_pooled(runs)])
+    return "\n".join([*noted(lines), *_pooled(runs)])
 
 
 def _study(spec: RunSpec) -> Study:
@@ -59,13 +60,14 @@ def _change(spec: RunSpec, usual_epochs: int) -> str:
 
 
 def _worth(change: str, runs: Iterable[RunRecord], default: Iterable[RunRecord]) -> str:
+    runs, default = list(runs), list(default)
     if not change:
-        return shown(sample_of(runs))
+        return shown(sample_of(runs)) + mark(runs)
     paired = less(runs, default)
     if paired is None:
         return "-"
     error = paired.error if paired.n >= FEWEST_SEEDS else None  # two say nothing of the spread
-    return f"{points(paired.mean, error)} ({paired.n})"
+    return f"{points(paired.mean, error)} ({paired.n}){mark([*runs, *default])}"
 
 
 def _pooled(runs: Mapping[tuple[str, Study], list[RunRecord]]) -> Iterator[str]:

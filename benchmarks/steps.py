@@ -22,6 +22,7 @@ from biprune.training import PlainSGD, Recipe
 Step = Callable[[], object]
 Batches = Sequence[tuple[Tensor, Tensor]]
 SPARSITY = 0.9
+TOKENS = 256
 
 
 def random_batches(size: int) -> Batches:
@@ -33,11 +34,61 @@ def new_model(name: str) -> nn.Module:
     return copy_model(biprune.create_model(name), channels_last=True).train()
 
 
+class Transformer(nn.Module):
+    """A classifier of token sequences, of 10.6 million prunable weights at the default width."""
+
+    def __init__(self, width: int = 384) -> None:
+        super().__init__()
+        self.embedding = nn.Embedding(TOKENS, width)
+        layer = nn.TransformerEncoderLayer(width, width // 64, 4 * width, 0.0, batch_first=True)
+        self.body = nn.TransformerEncoder(layer, 6)
+        self.head = nn.Linear(width, 10)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        """Logits of each sequence."""
+        return self.head(self.body(self.embedding(tokens)).mean(dim=1))
+
+
+def random_tokens(size: int, length: int = 64) -> Batches:
+    return [(torch.randint(TOKENS, (size, length)), torch.randint(10, (size,))) for _ in range(2)]
+
+
+def sgd(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True)
+
+
+def adamw(model: nn.Module) -> torch.optim.Optimizer:
+    return torch.optim.AdamW(model.parameters(), lr=1e-3, fused=True)
+
+
 def dense_step(model: nn.Module, batches: Batches) -> Step:
     """The yardstick: a minimal loop in plain PyTorch, same memory format, same fused SGD."""
-    optimizer = torch.optim.SGD(
-        model.parameters(), lr=0.01, momentum=0.9, weight_decay=5e-4, fused=True
-    )
+    return loop_step(model, batches, sgd(model))
+
+
+def attach_step(model: nn.Module, batches: Batches) -> Step:
+    """The yardstick with our default attached to it."""
+    return attached_step(model, batches, sgd(model))
+
+
+def hold_step(model: nn.Module, batches: Batches) -> Step:
+    """The yardstick under a mask that stays."""
+    return held_step(model, batches, sgd(model))
+
+
+def attached_step(model: nn.Module, batches: Batches, optimizer: torch.optim.Optimizer) -> Step:
+    """At the full sparsity from the first step on, and for as long as it is called."""
+    biprune.attach(model, optimizer, sparsity=SPARSITY, steps=10**6, ramp=1e-6)
+    return loop_step(model, batches, optimizer)
+
+
+def held_step(model: nn.Module, batches: Batches, optimizer: torch.optim.Optimizer) -> Step:
+    biprune.hold(model, optimizer, TARGET.select(magnitudes(TARGET.weights(model))))
+    return loop_step(model, batches, optimizer)
+
+
+def loop_step(model: nn.Module, batches: Batches, optimizer: torch.optim.Optimizer) -> Step:
+    """A minimal loop in plain PyTorch."""
     inputs, labels = batches[0]
 
     def step() -> None:
@@ -83,6 +134,8 @@ STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "bip": default_step,
     "hydra": hydra_step,
     "imp": imp_step,
+    "attach": attach_step,
+    "hold": hold_step,
 }
 EPOCHS = 10  # of the run that a step is taken from
 TARGET = Target(SPARSITY, get_structure("weight"))

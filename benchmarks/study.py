@@ -12,7 +12,7 @@ from typing import Any
 import torch
 
 from biprune.experiments.environment import environment
-from biprune.report.formatting import spread
+from biprune.report.wording import spread
 
 Record = Mapping[str, Any]
 

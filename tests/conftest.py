@@ -9,6 +9,8 @@ import pytest
 import torch
 from torch import Tensor, nn
 
+from disks import small_disk as small_disk
+
 torch.set_num_threads(1)  # the networks are tiny, and other processes may want the cores
 _connect = socket.socket.connect
 

@@ -46,7 +46,8 @@ class ReferenceBiP:
     parameters (norms, biases) move at the lower level. With `follow_weights`, which the paper does
     not have, scores start at 0 and |theta| + scores is what is ranked; with `freeze_pruned`, not in
     it either, only kept weights decay and have momentum, and without `score_pruned` only their
-    scores move.
+    scores move. Without `score_dead_rows`, which the paper has, an output all of whose weights are
+    pruned gives their scores no gradient.
     """
 
     def __init__(
@@ -66,10 +67,11 @@ class ReferenceBiP:
         nesterov: bool = False,
         freeze_pruned: bool = False,
         score_pruned: bool = True,
+        score_dead_rows: bool = True,
     ) -> None:
         self.model = model
         self.nesterov, self.freeze_pruned = nesterov, freeze_pruned
-        self.score_pruned = score_pruned
+        self.score_pruned, self.score_dead_rows = score_pruned, score_dead_rows
         self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
         state = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.theta = {name: state[name] for name in prunable}
@@ -126,6 +128,9 @@ class ReferenceBiP:
                 gradient = gradient - z[n].grad * theta[n].grad / self.gamma
             if not self.score_pruned:
                 gradient = self.mask[n] * gradient
+            if not self.score_dead_rows:
+                alive = [float(row.any()) for row in self.mask[n]]
+                gradient = torch.stack([a * g for a, g in zip(alive, gradient, strict=True)])
             self.scores[n] = self.sgd("m", n, self.scores[n], gradient, self.score_lr, 0.0)
 
     def sgd(self, kind: str, n: str, x: Tensor, g: Tensor | None, lr: float, wd: float) -> Tensor:

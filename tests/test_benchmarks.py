@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
+import dead_rows
 import study
 import timing
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
 SMALL = {
-    "step_cost": ["--models", "resnet8", "--batch", "4", "--rounds", "1"],
+    "step_cost": ["--models=resnet8", "--batch=4", "--rounds=1", "--width=64"],
     "freed_memory": ["--models", "resnet8", "--batch", "4", "--rounds", "1"],
     "step_parts": ["--model", "resnet8", "--batch", "4", "--rounds", "1"],
     "memory": ["--models", "resnet20", "--batches", "2"],
@@ -55,6 +56,8 @@ def test_memory_beyond_dense_training(tmp_path: Path) -> None:
     assert 13 <= row["bip-paper"] <= 18
     assert 13 <= row["bip-paper, one pass"] <= 18
     assert 13 <= row["bip"] <= 18
+    assert 9 <= row["attach"] <= 14
+    assert 1 <= row["hold"] <= 2
 
 
 def test_a_ratio_is_to_the_base_on_either_side(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -87,3 +90,9 @@ def test_every_script_is_shared_code_or_says_how_it_is_run(script: str) -> None:
     text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
     if "__main__" in text:
         assert f"python benchmarks/{script}.py" in text.split('"""')[1]
+
+
+def test_the_table_of_dead_rows_is_that_of_its_records() -> None:
+    root = Path(__file__).parents[1]
+    rows = json.loads((root / "docs/results/dead-rows.json").read_text(encoding="utf-8"))["rows"]
+    assert dead_rows.markdown(rows) in (root / "docs/methods.md").read_text(encoding="utf-8")

@@ -6,14 +6,16 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from torch import nn
 
-from biprune.budget import CostModel, counts_within, kept_fractions
+from biprune.budget import CostModel, counts_within, kept_fractions, unit_costs
 from biprune.masks import Masks
 from biprune.methods import GMP
 from biprune.methods.base import Start, Target
 from biprune.methods.gmp import GMPAlgorithm
 from biprune.parameters import parameter_names
 from biprune.selection import check_kept, check_reachable, select_units
+from biprune.structured.structure import group_structure
 from hand_groups import TwoGroups, cost, two_groups
 
 SIZES = {"first.weight": 8, "second.weight": 12}
@@ -103,3 +105,10 @@ def test_a_method_that_overspends_is_found_out() -> None:
     masks = Masks(structure.expand(kept, weights), structure)
     with pytest.raises(RuntimeError, match=r"More than 0\.5 of the macs"):
         check_kept(masks, 0.5, allow_empty=False)
+
+
+def test_what_goes_with_one_unit() -> None:
+    """A 4-6-3 net: a row of six weights and its bias's one, and a column of three."""
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    structure, _ = group_structure(net, torch.zeros(2, 4))
+    assert unit_costs(structure) == {"0.weight": (4 + 3, 4 + 1 + 3)}

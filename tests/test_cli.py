@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import math
 import os
@@ -17,6 +18,7 @@ from typing import Any, get_args
 
 import pytest
 import torch
+from PIL import Image
 from rich.console import Console
 from safetensors.torch import load_file
 from typer.main import get_command
@@ -26,9 +28,11 @@ from biprune.cli import app as app_module
 from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
 from biprune.cli.app import app, main
-from biprune.deploy.files.artifact import UNFINISHED
+from biprune.cli.signals import sigterm_as_interrupt
+from biprune.deploy.files.artifact import UNFINISHED, read_metadata, tensors_path
 from biprune.loop import Event
 from biprune.schedule import Shape
+from biprune.sealed import write_document
 from biprune.structure import Scope
 from command_line import Run, one_error, runner
 
@@ -52,7 +56,7 @@ def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def saved(folder: Path) -> dict[str, Any]:
-    return json.loads((folder / "biprune.json").read_text())
+    return read_metadata(folder)
 
 
 def test_train_saves_what_the_library_trains(run: Run, dense: Path) -> None:
@@ -66,7 +70,8 @@ def test_train_saves_what_the_library_trains(run: Run, dense: Path) -> None:
     for name, tensor in expected.model.state_dict().items():
         assert torch.equal(loaded.model.state_dict()[name], tensor)
     assert saved(dense)["data"] == data.options
-    assert sorted(path.name for path in dense.iterdir()) == ["biprune.json", "tensors.safetensors"]
+    named = tensors_path(dense, saved(dense)).name
+    assert sorted(path.name for path in dense.iterdir()) == ["biprune.json", named]
 
 
 def test_train_passes_its_options_on(run: Run, tmp_path: Path) -> None:
@@ -288,11 +293,11 @@ def test_inspect_what_is_not_ours(run: Run, dense: Path, tmp_path: Path) -> None
     assert "there is no biprune.json" in one_error(run(f"inspect {tmp_path}"))
     assert "there is no biprune.json" in one_error(run(f"inspect {tmp_path / 'nothing'}"))
     (tmp_path / "biprune.json").write_text('{"format": "other"}')
-    assert "was not written by biprune" in one_error(run(f"inspect {tmp_path}"))
+    assert "was not written by this version" in one_error(run(f"inspect {tmp_path}"))
     metadata = saved(dense)
     del metadata["cost"]
-    (tmp_path / "biprune.json").write_text(json.dumps(metadata))
-    (tmp_path / "tensors.safetensors").write_bytes((dense / "tensors.safetensors").read_bytes())
+    write_document(tmp_path / "biprune.json", metadata)
+    tensors_path(tmp_path, metadata).write_bytes(tensors_path(dense, metadata).read_bytes())
     assert "is incomplete: 'cost'" in one_error(run(f"inspect {tmp_path}"))
 
 
@@ -420,12 +425,16 @@ def test_bugs_are_not_dressed_up_as_mistakes(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def start_training(out: Path) -> subprocess.Popen[str]:
-    line = f"train resnet8 digits --subset 400 --width 4 --epochs 20 --out {out}"
+    return start(f"train resnet8 digits --subset 400 --width 4 --epochs 20 --out {out}")
+
+
+def start(line: str) -> subprocess.Popen[str]:
     return subprocess.Popen(
         [*BIPRUNE, *shlex.split(line)],
         stdout=subprocess.PIPE,
         stderr=subprocess.PIPE,
         text=True,
+        start_new_session=True,
         env={**os.environ, "OMP_NUM_THREADS": "1"},  # so as not to wait for a busy core
     )
 
@@ -451,21 +460,77 @@ def test_killed_and_interrupted_runs_go_on_to_the_same_bits(run: Run, tmp_path: 
     assert killed.returncode == -signal.SIGKILL
     assert not (stopped / "biprune.json").exists()
 
-    interrupted = start_training(stopped)
-    err = stop_after_an_epoch(interrupted, checkpoint, signal.SIGINT)
-    assert interrupted.returncode == 130
-    assert f"Run the same command again to go on from {checkpoint.parent}." in err
-    assert "Traceback" not in err
+    for number, code in ((signal.SIGINT, 130), (signal.SIGTERM, 143)):
+        interrupted = start_training(stopped)
+        err = stop_after_an_epoch(interrupted, checkpoint, number)
+        assert interrupted.returncode == code
+        assert f"Run the same command again to go on from {checkpoint.parent}." in err
+        assert "Traceback" not in err
 
     for folder in (stopped, straight):
         finished = start_training(folder)
         assert "test accuracy" in finished.communicate()[0]
         assert finished.returncode == 0
-    assert saved(stopped)["sha256"] == saved(straight)["sha256"]
-    tensors = load_file(stopped / "tensors.safetensors")
-    for name, tensor in load_file(straight / "tensors.safetensors").items():
+    assert saved(stopped)["tensors"] == saved(straight)["tensors"]
+    tensors = load_file(tensors_path(stopped, saved(stopped)))
+    for name, tensor in load_file(tensors_path(straight, saved(straight))).items():
         assert torch.equal(tensors[name], tensor), name
     assert not checkpoint.parent.exists()
+
+
+def test_a_terminated_pruning_goes_on_to_the_same_bits(dense: Path, tmp_path: Path) -> None:
+    line = f"prune {dense} --sparsity 0.5 --method gmp --epochs 40 --out "
+    stopped, straight = tmp_path / "stopped", tmp_path / "straight"
+    terminated = start(f"{line}{stopped}")
+    err = stop_after_an_epoch(terminated, stopped / UNFINISHED / "gmp.checkpoint", signal.SIGTERM)
+    assert terminated.returncode == 143, err
+    assert err.endswith(f"Run the same command again to go on from {stopped / UNFINISHED}.\n")
+    assert "Traceback" not in err
+    assert {path.name for path in stopped.iterdir()} == {UNFINISHED}
+    kept = {path.name for path in (stopped / UNFINISHED).iterdir()}
+    assert kept <= {"gmp.checkpoint", "gmp.before.checkpoint"}  # nothing half written
+    for folder in (stopped, straight):
+        again = start(f"{line}{folder}")
+        again.communicate(timeout=120)
+        assert again.returncode == 0
+    named = [tensors_path(folder, saved(folder)).name for folder in (stopped, straight)]
+    assert named[0] == named[1]  # by their contents
+
+
+def test_what_reads_the_images_may_get_the_signal_too(tmp_path: Path) -> None:
+    """As `timeout` and clusters send it: their death is no error of the command's."""
+    for split, label, number in itertools.product(("train", "test"), "ab", range(8)):
+        folder = tmp_path / "images" / split / label
+        folder.mkdir(parents=True, exist_ok=True)
+        Image.new("RGB", (8, 8), (30 * number, 0, 0)).save(folder / f"{number}.png")
+    out, fields = tmp_path / "out", "--image-size 8 --batch-size 2 --width 2 --epochs 5000"
+    process = start(f"train resnet8 folder:{tmp_path / 'images'} {fields} --workers 2 --out {out}")
+    deadline = time.monotonic() + 60
+    while not (out / UNFINISHED / "train.checkpoint").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    os.killpg(process.pid, signal.SIGTERM)
+    _, err = process.communicate(timeout=60)
+    assert process.returncode == 143, err
+    assert err.endswith(f"Run the same command again to go on from {out / UNFINISHED}.\n")
+    assert "Traceback" not in err
+
+
+def test_a_signal_that_comes_twice_at_once_interrupts_once() -> None:
+    before, seen = signal.getsignal(signal.SIGTERM), []
+
+    def command() -> None:
+        try:
+            signal.raise_signal(signal.SIGTERM)
+        except KeyboardInterrupt:
+            signal.raise_signal(signal.SIGTERM)
+            seen.append("tidied up")
+            raise
+
+    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt() as times:
+        command()
+    assert seen == ["tidied up"]
+    assert len(times) == 1
+    assert signal.getsignal(signal.SIGTERM) == before
 
 
 def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
@@ -552,7 +617,8 @@ HELP_WITHOUT_TORCH = """
 import sys, types
 {prelude}
 from biprune.cli import main
-for line in (["prune", "--help"], ["train"], ["prune", "x", "--sparsity", "y", "--out", "z"]):
+mistake = ["prune", "x", "--sparsity", "y", "--out", "z"]
+for line in (["prune", "--help"], ["train"], mistake, ["reproduce", "--list"]):
     try:
         main(line)
     except SystemExit:
@@ -572,7 +638,7 @@ sys.exit("torch" in sys.modules)
         pytest.param("", id="with the package"),
     ],
 )
-def test_help_and_usage_errors_do_not_import_torch(prelude: str) -> None:
+def test_help_usage_errors_and_the_presets_do_not_import_torch(prelude: str) -> None:
     script = HELP_WITHOUT_TORCH.format(prelude=prelude)
     environment = {**os.environ, "COLUMNS": "80"}
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, env=environment)

@@ -13,8 +13,9 @@ import torch
 
 import biprune
 from biprune.budget import kept_fractions
-from biprune.deploy.macs import total_macs
 from biprune.deploy.running import runtime, variants
+from biprune.sealed import write_document
+from biprune.structured.macs import total_macs
 from command_line import Run, one_error, runner
 
 
@@ -227,7 +228,7 @@ def test_inspect_shows_the_certificate_of_a_small_model(
     assert document["certificate"]["after"]["macs"] == after
     path = folder / "biprune.json"
     del document["certificate"]["units"]
-    path.write_text(json.dumps(document))
+    write_document(path, document)
     assert "'certificate' in biprune.json is not whole" in one_error(run(f"inspect {folder}"))
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -14,10 +15,9 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from biprune.cli import reproduce, sweeps
+from biprune.cli import sweeps
 from biprune.experiments.grid import grid
 from biprune.experiments.presets import PRESETS
-from biprune.experiments.presets.scales import Scale
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
@@ -44,6 +44,17 @@ def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> N
     assert again == (0, out, "")  # nothing is run twice
     code, out, _ = run(line + " --json")
     assert len(json.loads(out)["records"]) == 8
+
+
+def test_a_page_that_cannot_be_drawn_is_refused_before_the_runs(
+    run: Run,  # noqa: F811
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setitem(sys.modules, "altair", None)
+    line = f"compare resnet8 digits {TINY} --store {tmp_path / 'runs'} --report {tmp_path / 'page'}"
+    assert "pip install 'biprune[report]'" in one_error(run(line))
+    assert not list(tmp_path.rglob("*.json"))
 
 
 def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
@@ -102,7 +113,6 @@ def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: 
     for entry in listed.values():
         assert entry["cost"].keys() == {"paper", "laptop", "smoke"}
         assert entry["cost"]["smoke"]["images"] < entry["cost"]["laptop"]["images"]
-    assert reproduce.Scale == Scale
     lines = run("reproduce --list")[1].splitlines()
     assert [line for line in lines if not line.startswith(" ")] == [*PRESETS]
     start = lines.index("snapshot")
@@ -130,11 +140,19 @@ def test_every_preset_runs_at_scale_smoke(run: Run, tmp_path: Path) -> None:  # 
     assert r"\toprule" in latex.read_text()
 
 
-def test_ctrl_c_ends_the_workers_and_keeps_what_is_done(tmp_path: Path) -> None:
-    line = (
-        f"compare resnet8 digits --width 2 --subset 200 --sparsities 0.5,0.6,0.7 --passes 60 "
-        f"--dense-epochs 1 --method bip --seeds 0,1,2 --workers 2 --store {tmp_path}"
-    )
+LONG = "--width 2 --subset 200 --sparsities 0.5,0.6,0.7 --passes 60 --dense-epochs 1 --method bip"
+
+
+@pytest.mark.parametrize(
+    ("number", "to_all", "code"),
+    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGTERM, True, 143)],
+)
+@pytest.mark.parametrize("moment", ["a run is done", "workers are starting"])
+def test_a_signal_ends_the_workers_and_keeps_what_is_done(
+    tmp_path: Path, moment: str, number: int, to_all: bool, code: int
+) -> None:
+    """Ctrl-C reaches every process of the terminal; SIGTERM one or, from `timeout`, all."""
+    line = f"compare resnet8 digits {LONG} --seeds 0,1,2 --workers 2 --store {tmp_path}"
     process = subprocess.Popen(
         [sys.executable, "-m", "biprune", *line.split()],
         stderr=subprocess.PIPE,
@@ -142,19 +160,33 @@ def test_ctrl_c_ends_the_workers_and_keeps_what_is_done(tmp_path: Path) -> None:
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )
     deadline = time.monotonic() + 120
-    while not list(tmp_path.glob("records/*.json")) and time.monotonic() < deadline:
-        time.sleep(0.2)
-    os.killpg(process.pid, signal.SIGINT)
-    _, err = process.communicate(timeout=60)
-    assert process.returncode == 130, err.decode()
-    assert b"Traceback" not in err
+    try:
+        while time.monotonic() < deadline and process.poll() is None:
+            if moment == "a run is done" and list(tmp_path.glob("records/*.json")):
+                break
+            if moment == "workers are starting" and _children(process.pid) > 1:
+                break
+            time.sleep(0.01)
+        (os.killpg if to_all else os.kill)(process.pid, number)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == code, err.decode()
+    assert err.decode().count("\n") == 1 + err.decode().count(" runs")  # and no traceback
     assert err.decode().endswith(
         f"interrupted. Run the same command again to go on: what is finished is in {tmp_path}.\n"
     )
     assert all(record.status == "done" for record in Store(tmp_path))
+    assert not list(tmp_path.rglob(".*"))  # half-written files
     while _group_lives(process.pid) and time.monotonic() < deadline + 60:
         time.sleep(0.1)  # multiprocessing's own helper goes last
     assert not _group_lives(process.pid)
+
+
+def _children(parent: int) -> int:
+    """Processes that it has started: multiprocessing's helper is the first."""
+    listed = subprocess.run(["ps", "-o", "pid=", "--ppid", str(parent)], capture_output=True)
+    return len(listed.stdout.split())
 
 
 def _group_lives(leader: int) -> bool:
@@ -169,7 +201,7 @@ def _group_lives(leader: int) -> bool:
 def test_a_terminal_shows_the_table_so_far(tmp_path: Path) -> None:
     line = (
         f"{sys.executable} -m biprune compare resnet8 digits {TINY} --method bip-paper --seeds 0,1 "
-        f"--threads 1 --store {tmp_path / 'runs'}"
+        f"--passes 100 --threads 1 --store {tmp_path / 'runs'}"  # longer than a picture stands
     )
     log = tmp_path / "log"
     done = subprocess.run(
@@ -181,6 +213,6 @@ def test_a_terminal_shows_the_table_so_far(tmp_path: Path) -> None:
     )
     shown = log.read_text(encoding="utf-8", errors="replace")
     assert done.returncode == 0, shown
-    assert "epoch 1 of 1 (bip)" in shown
+    assert re.search(r"epoch \d+ of 50 \(bip\)", shown)
     assert "4 of 4 runs" in shown
     assert shown.count("gmp") > 2  # in the table, before the last run has ended

@@ -11,8 +11,8 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.deploy.macs import total_macs
 from biprune.structure import get_structure
+from biprune.structured.macs import total_macs
 
 ROOT = Path(__file__).parents[1]
 SMALLER = [
@@ -85,6 +85,25 @@ def test_the_loop_that_the_guide_calls_the_default_has_its_settings(
     names: dict[str, Any] = {"model": conv_net, "loader": batches, "epochs": 1}
     exec(compile(block, "docs/user-guide.md", "exec"), names)
     assert names["opt"].settings == biprune.BiP().fitted(get_structure("weight")).levels()
+
+
+def test_the_page_on_a_loop_of_ones_own(
+    conv_net: nn.Module,
+    batches: list[tuple[Tensor, Tensor]],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"model": conv_net, "loader": batches, "epochs": 2}
+    found = blocks("docs/attach.md")
+    for block in found:
+        exec(compile(block, "attach", "exec"), names)
+        names["pruner"].detach()
+    assert len(found) == 4
+    assert names["ticket"].masks.kept == round(0.1 * 738)
+    assert names["pruner"].masks.kept == round(0.1 * 738)  # where the second ramp begins
+    averaged = names["average"].module.conv2.weight
+    assert not averaged[~names["ticket"].masks["conv2.weight"]].any()
 
 
 def test_the_page_from_a_trained_model_to_a_faster_one(

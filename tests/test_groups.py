@@ -80,13 +80,26 @@ def test_spread_is_the_gradient_of_a_gate() -> None:
 def test_json_gives_the_same_structure_back() -> None:
     groups = two_groups(scope="global", measure="macs", round_to=4)
     scattered = Slice("first.weight", 0, torch.tensor([[3, 1], [0, 2]]), "filter")
-    assert torch.equal(Slice.from_json(scattered.to_json()).places, scattered.places)
+    shapes = {name: list(weight.shape) for name, weight in weights().items()}
+    assert torch.equal(Slice.from_json(scattered.to_json(), shapes).places, scattered.places)
     text = json.dumps(groups.to_json())
-    again = Groups.from_json(json.loads(text), "global")
+    again = Groups.from_json(json.loads(text), "global", shapes)
     assert json.dumps(again.to_json()) == text
     assert len(text) < 2500  # runs of places are not spelt out
     scores = {name: torch.rand_like(weight) for name, weight in weights().items()}
     assert Selector(again)(scores, 0.5) == Selector(groups)(scores, 0.5)
+
+
+@pytest.mark.parametrize(
+    "places", [[0, 10**15, 1], [0, 10**15, 10**15], [-1, 4, 1], [5, 4, 1], [0, -2, -3], [0, 0, 1]]
+)
+def test_a_group_beyond_its_tensor_is_refused_before_it_takes_memory(places: list[int]) -> None:
+    data = {**two_groups().groups[0].slices[0].to_json(), "places": places}
+    shapes = {name: list(weight.shape) for name, weight in weights().items()}
+    with pytest.raises(ValueError, match=r"a group lies beyond 'first\.weight'"):
+        Slice.from_json(data, shapes)
+    with pytest.raises(ValueError, match="a group lies beyond"):
+        Slice.from_json({**data, "places": [[0], [99]], "in_a_row": False}, shapes)
 
 
 def test_one_score_a_unit_moved_by_its_gates() -> None:

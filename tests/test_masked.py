@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import itertools
 
 import pytest
 import torch
@@ -8,7 +9,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import biprune
-from biprune.masked import Masked, apply_masks_
+from biprune.masked import Masked, Rows, apply_masks_
+from biprune.masks import Masks
 from biprune.parameters import prunable
 from biprune.selection import Selector
 from biprune.structure import get_structure
@@ -68,6 +70,45 @@ def test_gradients_against_finite_differences(
     assert torch.allclose(upper, by_mask, atol=1e-8)
     assert torch.allclose(mask * gradient, by_theta, atol=1e-8)
     assert by_mask.abs().max() > 1e-3
+
+
+@pytest.mark.parametrize(
+    ("layer", "shape"),
+    [
+        (nn.Linear(4, 6, bias=False), (8, 4)),
+        (nn.Conv2d(4, 6, 3, bias=False), (2, 4, 5, 5)),
+        (nn.Conv2d(4, 6, 3, bias=False).to(memory_format=torch.channels_last), (2, 4, 5, 5)),
+        (nn.Conv1d(4, 6, 3, groups=2, bias=False), (2, 4, 5)),
+        (nn.ConvTranspose2d(4, 6, 3, bias=False), (2, 4, 5, 5)),
+        (nn.ConvTranspose2d(4, 6, 3, groups=2, bias=False), (2, 4, 5, 5)),
+        (nn.ConvTranspose1d(4, 4, 3, groups=4, bias=False), (2, 4, 5)),
+    ],
+    ids=lambda value: str(value) if isinstance(value, nn.Module) else "",
+)
+@pytest.mark.parametrize("on_host", [True, False])
+def test_dead_rows_are_the_outputs_that_are_always_zero(
+    layer: nn.Module, shape: tuple[int, ...], on_host: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Of each weight: does it reach only outputs that are zero whatever the input?"""
+    monkeypatch.setattr("biprune.masked.is_host", lambda tensor: on_host)
+    model = copy.deepcopy(layer)
+    weight = model.get_parameter("weight")
+    generator = torch.Generator().manual_seed(2)
+    kept = torch.zeros(weight.shape, dtype=torch.bool)
+    kept.view(-1)[torch.randperm(kept.numel(), generator=generator)[:3]] = True
+    held = Masked({"weight": weight}, Masks({"weight": kept}, WEIGHT))
+    outputs = model(torch.randn(shape, generator=generator)).movedim(1, 0).flatten(1)
+    is_zero = (outputs == 0).all(dim=1)
+    dead = torch.empty_like(kept)
+    for place in itertools.product(*map(range, weight.shape)):
+        with torch.no_grad():
+            weight.zero_()[place] = 1.0
+            reached = model(torch.ones(shape)).movedim(1, 0).flatten(1).any(dim=1)
+        dead[place] = is_zero[reached].all()
+    assert 0 < dead.sum() < dead.numel()
+    gradient = torch.ones_like(weight)
+    Rows(model).silence_dead_({"weight": gradient}, held.masks)
+    assert torch.equal(gradient, (~dead).to(gradient.dtype))
 
 
 def test_sparse_gradients_are_refused_by_name() -> None:

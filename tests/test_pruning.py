@@ -136,7 +136,9 @@ def test_regression_needs_a_loss_of_its_own(shape: tuple[int, ...]) -> None:
 
 
 def test_recurrent_layers_are_pruned_if_named() -> None:
-    with pytest.raises(ValueError, match=r'are pruned if named: include="\*" names everything'):
+    with pytest.raises(
+        ValueError, match=r"such as include='weight_ih_l0'; include=.\*. names everything"
+    ):
         biprune.prune(nn.LSTM(4, 4), [(torch.randn(2, 3, 4), torch.zeros(2))], sparsity=0.5)
 
 

@@ -5,7 +5,9 @@ import itertools
 import pytest
 import torch
 
+import biprune
 from biprune.sgd import make_sgd, unscale_
+from levels import bilevel
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 SHAPE = (6, 4, 3, 3)
@@ -105,3 +107,107 @@ def test_a_closure_is_called_and_its_loss_returned():
 
     assert optimizer.step(closure).item() == 2.0
     assert weight.tolist() == [0.0, 0.0]
+
+
+FLOATS = (torch.float64, torch.float32, torch.float16, torch.bfloat16)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("nesterov", [False, True])
+def test_every_entry_of_every_type_moves_as_by_plain_sgd(dtype, nesterov):
+    """Sizes from below to far above a vector register's, in one group; bit for bit in half types.
+
+    The fused kernel of wider types orders its sums otherwise, within a unit or two in the last
+    place.
+    """
+    options = {**OPTIONS, "nesterov": nesterov}
+    generator = torch.Generator().manual_seed(0)
+    sizes = (1, 15, 16, 17, 31, 32, 64, 65, 100, 1000, 4099)
+    own = [torch.randn(size, generator=generator).to(dtype) for size in sizes]
+    plain = [parameter.clone() for parameter in own]
+    optimizer = make_sgd(own, own[0].device, **options)
+    reference = torch.optim.SGD(plain, foreach=False, fused=False, **options)
+    for _ in range(4):
+        for mine, other in zip(own, plain, strict=True):
+            mine.grad = torch.randn(mine.shape, generator=generator).to(dtype)
+            other.grad = mine.grad.clone()
+        optimizer.step()
+        reference.step()
+        close = {"rtol": 0.0, "atol": 0.0} if dtype.itemsize < 4 else {}
+        torch.testing.assert_close(own, plain, **close)
+
+
+def two_layers(dtype: torch.dtype) -> torch.nn.Module:
+    torch.manual_seed(0)
+    return torch.nn.Sequential(
+        torch.nn.Linear(16, 40), torch.nn.ReLU(), torch.nn.Linear(40, 3, bias=False)
+    ).to(dtype)
+
+
+def batches_of(dtype: torch.dtype) -> list[tuple[torch.Tensor, torch.Tensor]]:
+    generator = torch.Generator().manual_seed(1)
+    labels = torch.randint(3, (5, 8), generator=generator)
+    inputs = torch.randn(5, 8, 16, generator=generator).to(dtype)
+    return list(zip(inputs, labels, strict=True))
+
+
+def plainly_trained(dtype: torch.dtype) -> torch.nn.Module:
+    model = two_layers(dtype)
+    optimizer = torch.optim.SGD(model.parameters(), foreach=False, fused=False, **OPTIONS)
+    for inputs, labels in batches_of(dtype):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return model
+
+
+def by_train(dtype: torch.dtype) -> torch.nn.Module:
+    recipe = {**OPTIONS, "schedule": "constant"}
+    return biprune.train(two_layers(dtype), batches_of(dtype), epochs=1, **recipe).model
+
+
+def by_prune(dtype: torch.dtype) -> torch.nn.Module:
+    method = biprune.Magnitude(epochs=1, schedule="constant", **OPTIONS)
+    return biprune.prune(two_layers(dtype), batches_of(dtype), method, sparsity=0.0).model
+
+
+def by_both_levels(dtype: torch.dtype) -> torch.nn.Module:
+    model = two_layers(dtype)
+    optimizer = bilevel(model, 0.0, **OPTIONS)
+    for inputs, labels in batches_of(dtype):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        optimizer.step()
+    return model
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+@pytest.mark.parametrize("trained", [by_train, by_prune, by_both_levels])
+def test_a_run_of_any_type_is_plain_sgd_where_nothing_is_pruned(trained, dtype):
+    found, wanted = trained(dtype), plainly_trained(dtype)
+    close = {"rtol": 0.0, "atol": 0.0} if dtype.itemsize < 4 else {}
+    for name, parameter in found.named_parameters():
+        start = two_layers(dtype).get_parameter(name)
+        assert parameter.dtype == dtype
+        assert (parameter != start).float().mean() > 0.7  # a half type swallows small steps
+        torch.testing.assert_close(parameter.data, wanted.get_parameter(name).data, **close)
+
+
+@pytest.mark.parametrize("dtype", FLOATS, ids=str)
+def test_scores_of_any_type_move_as_by_plain_sgd(dtype):
+    model = two_layers(dtype)
+    optimizer = bilevel(model, 0.5, implicit_gradient=False, score_lr=0.1, momentum=0.9)
+    scores = {name: score.clone() for name, score in optimizer.scores.items()}
+    reference = torch.optim.SGD(scores.values(), lr=0.1, momentum=0.9, foreach=False, fused=False)
+    for inputs, labels in batches_of(dtype):
+        optimizer.zero_grad()
+        torch.nn.functional.cross_entropy(model(inputs), labels).backward()
+        for name, theta in optimizer.theta.items():
+            gradient = theta * model.get_parameter(name).grad
+            gradient[~optimizer.masks[name].any(dim=1)] = 0.0  # dead rows
+            scores[name].grad = gradient
+        reference.step()
+        optimizer.upper_step()
+    close = {"rtol": 0.0, "atol": 0.0} if dtype.itemsize < 4 else {}
+    for name, score in scores.items():
+        torch.testing.assert_close(optimizer.scores[name], score, **close)

@@ -1,6 +1,11 @@
 from __future__ import annotations
 
+import copy
 import json
+import math
+import multiprocessing
+import os
+from collections.abc import Callable
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,11 +15,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
-from biprune.deploy.files.artifact import METADATA_FILE, TENSORS_FILE
+from biprune.deploy.files import artifact
+from biprune.deploy.files.artifact import METADATA_FILE, read_metadata, tensors_path
 from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
 from biprune.masked import apply_masks_
 from biprune.masks import Masks
 from biprune.parameters import prunable
+from biprune.sealed import read_document, write_document
 from biprune.selection import Selector
 from biprune.structure import get_structure
 
@@ -147,56 +154,193 @@ def test_tied_weights_survive(batches: Batches, tmp_path: Path) -> None:
 
 
 def test_damage_is_found_before_anything_is_built(ticket: biprune.Ticket, tmp_path: Path) -> None:
-    def broken(name: str, content: bytes, text: str) -> None:
+    def broken(path: Path, content: bytes, text: str) -> None:
         ticket.save(tmp_path)
-        (tmp_path / name).write_bytes(content)
+        path.write_bytes(content)
         with pytest.raises(ValueError, match=text):
             biprune.load_ticket(tmp_path)
 
     ticket.save(tmp_path)
-    tensors = (tmp_path / TENSORS_FILE).read_bytes()
-    metadata = json.loads((tmp_path / METADATA_FILE).read_text())
-
-    def changed(**fields: object) -> bytes:
-        return json.dumps(metadata | fields).encode()
-
+    described = tmp_path / METADATA_FILE
+    file = tensors_path(tmp_path, read_metadata(tmp_path))
+    tensors = file.read_bytes()
     flipped = bytearray(tensors)
     flipped[-1] ^= 1
-    broken(TENSORS_FILE, bytes(flipped), "is damaged: its contents do not match the hash")
-    broken(TENSORS_FILE, tensors[:-10], "is damaged")
-    broken(TENSORS_FILE, b"", "is damaged")
-    broken(METADATA_FILE, b"{", "cannot be read as JSON")
-    broken(METADATA_FILE, b"\xff\xfe", "cannot be read as JSON")
-    broken(METADATA_FILE, b"[]", "was not written by biprune")
-    broken(METADATA_FILE, b'{"format": "other"}', "was not written by biprune")
-    broken(METADATA_FILE, changed(version=99), "has version 99; this biprune reads version 3")
-    broken(METADATA_FILE, changed(format="biprune dense"), "holds a biprune dense, not a biprune t")
-    broken(METADATA_FILE, changed(structure="row"), "Unknown structure 'row'")
-    broken(METADATA_FILE, changed(model="resnet20"), "is damaged: 'model' in biprune.json is")
-    broken(METADATA_FILE, changed(layers={}), "is damaged: its masks are not those of its layers")
-    layers = {name: [1, 1] for name in metadata["layers"]}
-    broken(METADATA_FILE, changed(layers=layers), "does not have the 1 bits of its shape")
-    broken(METADATA_FILE, changed(history=3), "is damaged: 'history'")
-    broken(METADATA_FILE, changed(sparsity="x"), "is damaged: 'sparsity'")
-    broken(METADATA_FILE, changed(cost={"minutes": 1}), "is damaged: 'cost'")
-    without = {key: value for key, value in metadata.items() if key != "seed"}
-    broken(METADATA_FILE, json.dumps(without).encode(), "is incomplete: 'seed' is not in")
-    (tmp_path / TENSORS_FILE).unlink()
-    (tmp_path / METADATA_FILE).write_text(json.dumps(metadata))
-    with pytest.raises(ValueError, match="Cannot read"):
+    broken(file, bytes(flipped), "is damaged: its contents do not match the hash")
+    broken(file, tensors[:-10], "is damaged")
+    broken(file, b"", "is damaged")
+    broken(file, tensors + b"0", "is too large")
+    for content in (b"{", b"\xff\xfe", b"[]", b"", b'{"format": "biprune ticket", "version": 3}'):
+        broken(described, content, "is damaged, or was not written by this version of biprune")
+    ticket.save(tmp_path)
+    whole = described.read_bytes()
+    broken(described, whole.replace(b"12.5", b"92.5"), "biprune.json' is damaged: its contents do")
+    file.unlink()
+    described.write_bytes(whole)
+    with pytest.raises(ValueError, match=r"Cannot read .* it is missing"):
         biprune.load_ticket(tmp_path)
     with pytest.raises(ValueError, match=r"holds nothing saved by biprune: there is no biprune\.j"):
         biprune.load_ticket(tmp_path / "nowhere")
 
 
-def test_a_file_never_names_code_to_import(ticket: biprune.Ticket, tmp_path: Path) -> None:
-    ticket.save(tmp_path)
-    path = tmp_path / METADATA_FILE
-    metadata = json.loads(path.read_text())
-    metadata["model"]["name"] = "os:getcwd"
-    path.write_text(json.dumps(metadata))
-    with pytest.raises(ValueError, match="not in biprune's registry"):
+def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path: Path) -> None:
+    """A hash finds damage; whoever can compute it must not get further than a sentence."""
+    path = ticket.save(tmp_path) / METADATA_FILE
+    whole = read_document(path)
+
+    def refused(text: str, **changes: object) -> None:
+        write_document(path, {**whole, **changes})
+        with pytest.raises(ValueError, match=text):
+            biprune.load_ticket(tmp_path)
+
+    refused("was not written by biprune", format="other")
+    refused("has version 99; this biprune reads version 4", version=99)
+    refused("holds a biprune dense, not a biprune t", format="biprune dense")
+    refused("Unknown structure 'row'", structure="row")
+    refused("is damaged: 'model' in biprune.json is", model="resnet20")
+    refused("The saved weights do not fit a new resnet8", layers={})
+    layers = {name: [1, 1] for name in whole["layers"]}
+    refused("The saved weights do not fit a new resnet8", layers=layers)
+    refused(r"is damaged: \[-2, -4\] is no shape", layers={**layers, "head.weight": [-2, -4]})
+    refused("is damaged: biprune.json is not whole", layers={"head.weight": 3})
+    refused("is damaged: 'history'", history=3)
+    refused("is damaged: 'sparsity'", sparsity="x")
+    refused("is damaged: 'cost'", cost={"minutes": 1})
+    refused("is damaged: 'rounds'", rounds=3)
+    refused("is damaged", rounds=[3])
+    refused("is incomplete: 'accuracy'", rounds=[{}])
+    refused("is damaged: 'input_dtype' is 'load'", input_dtype="load")
+    refused(r"is damaged: \[-1\] is no shape", input_shape=[-1])
+    refused("is damaged: biprune.json names no tensors", tensors={"sha256": "../x", "bytes": 1})
+    refused("is damaged: 'tensors'", tensors="x")
+    refused("not in biprune's registry", model={**whole["model"], "name": "os:getcwd"})
+    refused("not in biprune's registry", model={"name": ["resnet8"]})
+    refused("is damaged: .*does not take `depth`", model={"name": "resnet8", "depth": 3})
+    refused("is damaged: `width` must be an integer", model={"name": "resnet8", "width": "x"})
+    without = {key: value for key, value in whole.items() if key != "seed"}
+    write_document(path, without)
+    with pytest.raises(ValueError, match="is incomplete: 'seed' is not in"):
         biprune.load_ticket(tmp_path)
+
+
+def test_a_model_is_compared_before_it_takes_memory(
+    ticket: biprune.Ticket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = ticket.save(tmp_path) / METADATA_FILE
+    whole = read_document(path)
+
+    def allocate(*args: object, **options: object) -> None:
+        raise AssertionError("memory was taken")
+
+    monkeypatch.setattr(nn.Module, "to_empty", allocate)
+    for width in (20_000, 10**9, 10**18):
+        write_document(path, {**whole, "model": {**whole["model"], "width": width}})
+        with pytest.raises(ValueError, match=r"do not fit a new resnet8|is damaged"):
+            biprune.load_ticket(tmp_path)
+
+
+def test_a_large_input_is_not_drawn_unasked(ticket: biprune.Ticket, tmp_path: Path) -> None:
+    path = ticket.save(tmp_path) / METADATA_FILE
+    write_document(path, {**read_document(path), "input_shape": [1, 10**6, 10**6]})
+    loaded = biprune.load_ticket(tmp_path)
+    with pytest.raises(ValueError, match=r"takes samples of \[1, 1000000, 1000000\].*pass `examp"):
+        loaded.shrink()
+
+
+def test_rounds_come_back(batches: Batches, tmp_path: Path, same_state) -> None:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=2)
+    dense = biprune.train(model, batches, epochs=1)
+    ticket = biprune.prune(dense, batches, "imp", sparsity=0.5, epochs=1)
+    loaded = biprune.load_ticket(ticket.save(tmp_path))
+    assert len(loaded.rounds) == len(ticket.rounds) > 1
+    for one, other in zip(loaded.rounds, ticket.rounds, strict=True):
+        assert one.masks == other.masks
+        assert same_state(one.model, other.model)
+        assert one.sparsity == other.sparsity
+
+
+def save_until(ticket: biprune.Ticket, folder: Path, step: int) -> None:
+    """Save, and be killed at the given call of those that change the disk."""
+    calls = 0
+
+    def counted(call: Callable[..., object]) -> Callable[..., object]:
+        def wrapped(*arguments: object, **options: object) -> object:
+            nonlocal calls
+            calls += 1
+            if calls == step:
+                os._exit(9)  # without any cleaning up, as by SIGKILL
+            return call(*arguments, **options)
+
+        return wrapped
+
+    for name in ("open", "fsync", "replace", "unlink"):
+        setattr(os, name, counted(getattr(os, name)))
+    ticket.save(folder)
+    os._exit(0)
+
+
+def test_a_kill_while_saving_leaves_the_old_or_the_new(
+    ticket: biprune.Ticket, tmp_path: Path, same_state
+) -> None:
+    """At every call that changes the disk; and the next one finds nothing in its way."""
+    old, new = copy.deepcopy(ticket), ticket
+    with torch.no_grad():
+        new.model.get_parameter("head.bias").add_(1)
+    new.accuracy = 99.0
+    context = multiprocessing.get_context("fork")
+    seen, step, code = [], 0, 9
+    while code == 9:
+        step += 1
+        old.save(tmp_path)
+        assert len(list(tmp_path.iterdir())) == 2  # what the kill before left is gone
+        child = context.Process(target=save_until, args=(new, tmp_path, step))
+        child.start()
+        child.join()
+        code = child.exitcode
+        loaded = biprune.load_ticket(tmp_path)
+        seen.append(loaded.accuracy)
+        assert same_state(loaded.model, (new if loaded.accuracy == 99.0 else old).model)
+    assert code == 0
+    assert len(seen) > 8
+    assert seen == sorted(seen)  # first the old, and from the swap on the new
+    assert set(seen) == {12.5, 99.0}
+
+
+def test_what_is_read_while_it_is_replaced_is_the_new_one(
+    ticket: biprune.Ticket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another run comes between the JSON and the tensors, whose older ones it takes away."""
+    folder = ticket.save(tmp_path)
+    other = copy.deepcopy(ticket)
+    other.model.get_parameter("head.bias").data += 1
+    read = artifact.read_metadata
+
+    def overtaken(*arguments: object) -> dict[str, object]:
+        monkeypatch.setattr(artifact, "read_metadata", read)
+        found = read(*arguments)  # pyright: ignore[reportArgumentType]
+        other.save(folder)
+        return found
+
+    monkeypatch.setattr(artifact, "read_metadata", overtaken)
+    loaded = biprune.load_ticket(folder).model.get_parameter("head.bias")
+    assert torch.equal(loaded, other.model.get_parameter("head.bias"))
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_numbers_that_json_lacks(
+    conv_net: nn.Module, batches: Batches, tmp_path: Path, value: float
+) -> None:
+    measured = {"evaluate": lambda model: value, "validate": lambda model: value}
+    ticket = biprune.prune(conv_net, batches, "gmp", sparsity=0.5, epochs=1, **measured)
+    folder = ticket.save(tmp_path)
+
+    def refuse(word: str) -> float:
+        raise AssertionError(f"{word} is no JSON")
+
+    json.loads((folder / METADATA_FILE).read_text(), parse_constant=refuse)
+    loaded = biprune.load_ticket(folder, conv_net)
+    for found in (loaded.accuracy, loaded.history[-1]["accuracy"]):
+        assert found == value or (math.isnan(value) and math.isnan(found))
 
 
 def test_saving_into_a_file_fails_in_one_sentence(ticket: biprune.Ticket, tmp_path: Path) -> None:
@@ -231,7 +375,8 @@ def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:
     masks = Selector(structure)(scores, 0.95)
     apply_masks_(model, masks)
     ticket = biprune.Ticket(model, masks, None, biprune.Cost(), [], "omp", {}, 0.95, 0)
-    file = ticket.save(tmp_path / "ticket") / TENSORS_FILE
+    folder = ticket.save(tmp_path / "ticket")
+    file = tensors_path(folder, read_metadata(folder))
     dense = tmp_path / "dense.safetensors"
     save_file(model.state_dict(), dense)
     assert file.stat().st_size <= 0.1 * dense.stat().st_size

@@ -2,8 +2,10 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -14,6 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import biprune
 from biprune.batches import classification_loss
+from biprune.checkpoint import read_state
 from biprune.loop import Cost, Event
 from biprune.masks import Masks
 from biprune.schedule import LRSchedule, Moment, draws_mask, end_of_ramp, gradual_sparsity
@@ -167,8 +170,8 @@ def test_a_model_spread_over_processes_is_refused(
     try:
         wrapped = nn.parallel.DistributedDataParallel(conv_net)
         assert biprune.train(wrapped, batches, epochs=1).history
-        monkeypatch.setattr(dist, "get_world_size", lambda group: 2)
-        with pytest.raises(ValueError, match=r"spread over 2 processes.*`BiPOptimizer`"):
+        monkeypatch.setattr(dist, "get_world_size", lambda: 2)
+        with pytest.raises(ValueError, match=r"in one of 2 processes.*`BiPOptimizer`"):
             biprune.prune(wrapped, batches, sparsity=0.5, epochs=1)
     finally:
         dist.destroy_process_group()
@@ -198,7 +201,7 @@ def test_a_checkpoint_of_another_run_is_refused(
     with pytest.raises(ValueError, match="belongs to another run: its data was"):
         biprune.train(net, other, epochs=1, checkpoint=tmp_path / "digits")
     (tmp_path / "train.checkpoint").write_bytes(b"not a checkpoint")
-    with pytest.raises(ValueError, match=r"cannot be read .* Delete it to start this run again"):
+    with pytest.raises(ValueError, match=r"is damaged.* Delete it to start this run again"):
         biprune.train(conv_net, batches, epochs=1, checkpoint=tmp_path)
 
 
@@ -226,7 +229,7 @@ def test_a_loss_that_is_not_finite_stops_at_once(
     assert f"The loss became {value} at step 2 of epoch 2 (train)." in str(caught.value)
     assert "The state after epoch 1 is kept in" in str(caught.value)
     assert calls == 6
-    good = torch.load(tmp_path / "train.checkpoint", weights_only=True)
+    good = read_state(tmp_path / "train.checkpoint")
     assert len(good["history"]) == 1
     assert all(torch.isfinite(v).all() for v in good["model"].values())
 
@@ -657,6 +660,69 @@ def test_channels_last_changes_layout_only(conv_net: nn.Module, batches: Batches
 def test_bad_data(conv_net: nn.Module, data: object, error: type, text: str) -> None:
     with pytest.raises(error, match=text):
         biprune.train(conv_net, data, epochs=1)  # pyright: ignore[reportArgumentType]
+
+
+@pytest.mark.parametrize("call", [biprune.train, partial(biprune.prune, sparsity=0.5)])
+def test_a_last_batch_of_one_before_batchnorm(call, conv_net: nn.Module, batches: Batches) -> None:
+    model = nn.Sequential(conv_net, nn.BatchNorm1d(3))
+    last = (batches[0][0][:1], batches[0][1][:1])
+    with pytest.raises(ValueError, match=r"A batch holds one sample, .* `drop_last=True`"):
+        call(model, [*batches, last], epochs=1)
+
+
+@pytest.mark.parametrize("call", [biprune.train, partial(biprune.prune, sparsity=0.5)])
+def test_a_model_without_numbers(call, conv_net: nn.Module, batches: Batches) -> None:
+    conv_net.head.to("meta")
+    with pytest.raises(ValueError, match=r"2 of the 14 .* meta device, .* 'head\.weight'"):
+        call(conv_net, batches, epochs=1)
+
+
+@pytest.mark.parametrize("call", [biprune.train, partial(biprune.prune, sparsity=0.5)])
+@pytest.mark.parametrize("number", [math.nan, math.inf])
+def test_a_model_that_is_not_finite(call, number, conv_net: nn.Module, batches: Batches) -> None:
+    conv_net.get_parameter("conv2.weight").data[0, 0, 0, 0] = number
+    with pytest.raises(ValueError, match=r"infinite or NaN numbers in 'conv2\.weight'"):
+        call(conv_net, batches, epochs=1)
+
+
+class Returning(nn.Module):
+    """A model whose logits come in something else."""
+
+    def __init__(self, model: nn.Module, wrap: Callable[[Tensor], object]) -> None:
+        super().__init__()
+        self.model = model
+        self.wrap = wrap
+
+    def forward(self, images: Tensor) -> object:
+        return self.wrap(self.model(images))
+
+
+@pytest.mark.parametrize(
+    "wrap",
+    [
+        lambda logits: (logits, torch.zeros(1)),
+        lambda logits: [logits],
+        lambda logits: SimpleNamespace(loss=None, logits=logits),
+    ],
+    ids=["tuple", "list", "logits"],
+)
+@pytest.mark.parametrize("method", ["bip", "snip", "synflow"])
+def test_logits_are_found_in_what_a_model_returns(method: str, wrap) -> None:
+    split = biprune.load_data("digits", subset=120)
+    plain = biprune.create_model("resnet8", in_channels=1, width=2)
+    options = {"sparsity": 0.5, "epochs": 1}
+    wanted, found = (
+        biprune.prune(model, split, method, channels_last=False, **options)
+        for model in (plain, Returning(plain, wrap))
+    )
+    assert found.accuracy == wanted.accuracy
+    assert all(torch.equal(found.masks[f"model.{name}"], m) for name, m in wanted.masks.items())
+
+
+def test_a_model_without_logits(conv_net: nn.Module, batches: Batches) -> None:
+    for wrap in (lambda logits: {"scores": logits}, lambda logits: (), lambda logits: None):
+        with pytest.raises(ValueError, match=r"The logits must be the tensor .* `evaluate`"):
+            biprune.train(Returning(conv_net, wrap), batches, epochs=1)
 
 
 def test_costs_add() -> None:

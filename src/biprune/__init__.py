@@ -12,14 +12,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from biprune.attaching import Holder, Pruner, attach, hold
     from biprune.comparing import CompareResult, compare
     from biprune.data import DATASETS, Dataset, load_data
-    from biprune.deploy.coupling.find import Coupling, find_groups
     from biprune.deploy.files.dense import load_dense, save_dense
     from biprune.deploy.files.small import load_small, save_small
     from biprune.deploy.running.profile import profile
-    from biprune.deploy.shrinking.certificate import Certificate
-    from biprune.deploy.shrinking.shrink import shrink
     from biprune.loop import Cost, Event
     from biprune.masks import Masks
     from biprune.methods import (
@@ -44,6 +42,10 @@ if TYPE_CHECKING:
     from biprune.optimizer import BiPOptimizer
     from biprune.pruning import prune
     from biprune.structure import STRUCTURES
+    from biprune.structured.certificate import Certificate
+    from biprune.structured.find import find_groups
+    from biprune.structured.grouping import Coupling
+    from biprune.structured.shrink import shrink
     from biprune.ticket import Ticket, load_ticket
     from biprune.training import TrainResult, train
 
@@ -70,18 +72,22 @@ __all__ = [
     "Event",
     "FineTune",
     "GraSP",
+    "Holder",
     "Hydra",
     "Magnitude",
     "Masks",
     "Method",
     "ProsPr",
+    "Pruner",
     "Random",
     "SynFlow",
     "Ticket",
     "TrainResult",
+    "attach",
     "compare",
     "create_model",
     "find_groups",
+    "hold",
     "load_data",
     "load_dense",
     "load_small",
@@ -95,13 +101,11 @@ __all__ = [
 ]
 
 _NAMES_IN = {
+    "attaching": ("Holder", "Pruner", "attach", "hold"),
     "comparing": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
-    "deploy.shrinking.certificate": ("Certificate",),
-    "deploy.coupling.find": ("Coupling", "find_groups"),
     "deploy.files.dense": ("load_dense", "save_dense"),
     "deploy.running.profile": ("profile",),
-    "deploy.shrinking.shrink": ("shrink",),
     "deploy.files.small": ("load_small", "save_small"),
     "loop": ("Cost", "Event"),
     "masks": ("Masks",),
@@ -127,6 +131,10 @@ _NAMES_IN = {
     "optimizer": ("BiPOptimizer",),
     "pruning": ("prune",),
     "structure": ("STRUCTURES",),
+    "structured.certificate": ("Certificate",),
+    "structured.find": ("find_groups",),
+    "structured.grouping": ("Coupling",),
+    "structured.shrink": ("shrink",),
     "ticket": ("Ticket", "load_ticket"),
     "training": ("TrainResult", "train"),
 }

@@ -80,15 +80,50 @@ def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
     return islice(endless(batches), count)
 
 
+def loss_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
+    """What `loss` returns, refused where there is no gradient to take of it."""
+    try:
+        value = loss(model, batch)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            raise
+        raise ValueError(
+            "A batch holds one sample, and BatchNorm needs at least two to train on. Pass "
+            "`drop_last=True` to the DataLoader if it is the last one, or a larger `batch_size`."
+        ) from error
+    if not (isinstance(value, Tensor) and value.numel() == 1):
+        raise TypeError(f"`loss` must return a scalar tensor, got {described(value)}.")
+    return value
+
+
+def described(value: object) -> str:
+    """What a user's function returned, in a few words."""
+    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+
+
+def logits_of(output: object) -> Tensor:
+    """The logits in what a model returns: a tensor, `.logits`, or the first of a tuple."""
+    found = getattr(output, "logits", output)
+    if isinstance(found, (tuple, list)) and found:
+        found = found[0]
+    if not isinstance(found, Tensor):
+        raise ValueError(
+            "The logits must be the tensor that the model returns, the `.logits` of it or the "
+            f"first element of a tuple, got {described(output)}. Wrap the model, or pass `loss` "
+            "and `evaluate`."
+        )
+    return found
+
+
 def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of `model(inputs)` for a batch `(inputs, labels)`."""
+    """Cross-entropy of `model(inputs)` for a batch `(inputs, labels)`; see `logits_of`."""
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise ValueError(
             f"The default loss needs batches of (inputs, labels), got {type(batch).__name__}. "
             "Pass `loss`, a function of (model, batch)."
         )
     inputs, labels = batch
-    logits = model(inputs)
+    logits = logits_of(model(inputs))
     if logits.ndim < 2 or logits.shape[1] < 2:
         raise ValueError(
             "The default loss is the cross-entropy of classes, of which the outputs of shape "

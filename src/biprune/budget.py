@@ -82,6 +82,18 @@ def kept_fractions(structure: Groups, counts: Sequence[int]) -> dict[Measure, fl
     return found
 
 
+def unit_costs(structure: Groups) -> dict[str, tuple[int, int]]:
+    """Multiply-adds and weights that go with one unit of each group, all others there."""
+    sizes = [group.size for group in structure.groups]
+    found = {}
+    for index, group in enumerate(structure.groups):
+        without = [size - (place == index) for place, size in enumerate(sizes)]
+        costs = [CostModel(replace(structure, measure=m)) for m in ("macs", "params")]
+        macs, weights = (round(cost(sizes) - cost(without)) for cost in costs)
+        found[group.name] = macs, weights
+    return found
+
+
 def kept_macs(structure: Groups, counts: Sequence[int]) -> dict[str, float]:
     """Multiply-adds that are left in each weight that holds units."""
     return CostModel(replace(structure, measure="macs")).by_tensor(counts)

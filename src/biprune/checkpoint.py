@@ -1,23 +1,30 @@
-"""A run's state on disk: written whole or not at all, and resumed only by the same run."""
+"""A run's state on disk: written whole or not at all, and resumed whole, by the same run only."""
 
 from __future__ import annotations
 
 import hashlib
 import io
+import logging
+import os
 import pickle
-import zipfile
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from biprune.files import replaced, writable_folder
+from biprune.files import printable, read_file, replaced, writable_folder
 from biprune.parameters import own_name
+from biprune.sealed import seal, unseal
 
+HEAD = b"biprune checkpoint %s\n"
 State = dict[str, Tensor]
+Taken = TypeVar("Taken")
+# What the parts of a run raise of a state that is not theirs.
+UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+logger = logging.getLogger(__name__)
 
 
 def digest(state: object) -> str:
@@ -86,50 +93,89 @@ class Checkpoint:
     """One file that holds the newest state of a run with these `settings`, from this `start`.
 
     They say what the run is; a file from a run with others is refused, since resuming it would
-    give neither run's result. `start` is the digest of what the run begins with.
+    give neither run's result. `start` is the digest of what the run begins with. The state before
+    is kept beside it, for the case that the newest is damaged.
     """
 
     def __init__(
         self, folder: Path | str, stage: str, settings: Mapping[str, Any], start: str
     ) -> None:
         self.path = writable_folder(folder) / f"{stage}.checkpoint"
+        self.before = self.path.with_name(f"{stage}.before.checkpoint")
         self.settings = {**settings, "start": start}
+        self._is_sound = False  # whether the newest was read or written by this run
 
     def save(self, state: Mapping[str, Any]) -> None:
         """Replace the file in one step, so that a kill leaves the old one or the new one."""
+        file = io.BytesIO()
+        torch.save(_plain({"settings": self.settings, **state}), file)
+        content = file.getbuffer()
         with replaced(self.path) as temporary:
-            torch.save(_plain({"settings": self.settings, **state}), temporary)
+            with temporary.open("wb") as written:
+                written.writelines([seal(HEAD, content), content])
+            if self._is_sound:
+                os.replace(self.path, self.before)
+        self._is_sound = True
 
-    def load(self) -> dict[str, Any] | None:
-        """The saved state, or None if there is none."""
-        if not self.path.exists():
+    def resume(self, take: Callable[[dict[str, Any]], Taken]) -> Taken | None:
+        """What `take` makes of the newest sound state of this run, or None if there is none."""
+        path, state = self._newest()
+        if path is None:
             return None
         try:
-            state = torch.load(self.path, map_location="cpu", weights_only=True)
-            settings = state.pop("settings")
-        except (
-            OSError,
-            EOFError,
-            RuntimeError,
-            KeyError,
-            AttributeError,
-            pickle.UnpicklingError,
-            zipfile.BadZipFile,
-        ) as error:
+            difference = self._difference(state.pop("settings"))
+            if difference is None:
+                return take(state)
+        except UNFIT as error:
             raise ValueError(
-                f"The checkpoint {str(self.path)!r} cannot be read ({type(error).__name__}). "
-                "Delete it to start this run again."
+                f"The checkpoint {str(path)!r} does not hold what this version of biprune needs "
+                f"({type(error).__name__}: {printable(str(error))}). Delete it to start this run "
+                "again."
             ) from None
+        raise ValueError(
+            f"The checkpoint {str(path)!r} belongs to another run: {difference}. Use another "
+            "folder, or delete it."
+        )
+
+    def _newest(self) -> tuple[Path | None, dict[str, Any]]:
+        damaged: list[str] = []
+        for path in (self.path, self.before):
+            try:
+                state = read_state(path)
+            except FileNotFoundError:
+                continue
+            except ValueError as error:
+                damaged.append(str(error))
+                continue
+            if damaged:
+                logger.warning("%s Going on from the one before it, %r.", damaged[0], str(path))
+            self._is_sound = path == self.path
+            return path, state
+        if damaged:
+            it = "it" if len(damaged) == 1 else "both"
+            raise ValueError(f"{' '.join(damaged)} Delete {it} to start this run again.")
+        return None, {}
+
+    def _difference(self, settings: Mapping[str, Any]) -> str | None:
         for key in dict.fromkeys([*self.settings, *settings]):  # the start comes last
             was, now = settings.get(key), self.settings.get(key)
             if was != now:
                 how = f"its {key} was {was!r}, now it is {now!r}"
-                raise ValueError(
-                    f"The checkpoint {str(self.path)!r} belongs to another run: "
-                    f"{'it started from other weights' if key == 'start' else how}. "
-                    "Use another folder, or delete it."
-                )
-        return state
+                return "it started from other weights" if key == "start" else how
+        return None
+
+
+def read_state(path: Path) -> dict[str, Any]:
+    """The state in a file, whose hash is checked before anything is made of it."""
+    content = unseal(HEAD, read_file(path), path)
+    try:
+        state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+    except Exception as error:  # whatever it raises of bytes that are no state
+        kind = type(error).__name__
+        raise ValueError(f"The checkpoint {str(path)!r} cannot be read ({kind}).") from None
+    if not isinstance(state, dict):
+        raise ValueError(f"The checkpoint {str(path)!r} holds no state of a run.")
+    return state
 
 
 def _plain(value: Any) -> Any:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import copy
 
-import torch.distributed as dist
 from torch import Tensor, nn
 
 from biprune.layout import lay_out_
@@ -44,7 +43,8 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     where that is safe. None does so for models of our registry alone: a user's own may rely on the
     usual layout, as `view` does, and stays as it is.
     """
-    _refuse_ranks(model)
+    _refuse_meta(model)
+    _refuse_infinite(model)
     model = copied(unwrap(model))
     if channels_last is None:
         channels_last = getattr(model, "created_by", {}).get("name") in MODELS or None
@@ -53,14 +53,22 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     return model
 
 
-def _refuse_ranks(model: nn.Module) -> None:
-    """A copy has no all-reduce: every process would train a network of its own."""
-    wrapped = getattr(model, "_orig_mod", model)
-    if isinstance(wrapped, nn.parallel.DistributedDataParallel):
-        ranks = dist.get_world_size(wrapped.process_group)
-        if ranks > 1:
-            raise ValueError(
-                f"`model` is spread over {ranks} processes, each of which would train a copy of "
-                "its own here. Prune it in your own loop with `BiPOptimizer`, whose steps come "
-                "after the gradients are averaged, or pass the module itself in one process."
-            )
+def _refuse_meta(model: nn.Module) -> None:
+    """Tensors without numbers can be neither trained nor ranked."""
+    tensors = [*model.named_parameters(), *model.named_buffers()]
+    if empty := [name for name, tensor in tensors if tensor.is_meta]:
+        raise ValueError(
+            f"{len(empty)} of the {len(tensors)} tensors of `model` are on the meta device, "
+            f"without numbers, such as {empty[0]!r}. Load its weights first, or call "
+            "`model.to_empty(device=...)` and initialize them."
+        )
+
+
+def _refuse_infinite(model: nn.Module) -> None:
+    """Nothing can be learnt from there; buffers may be infinite on purpose, as causal masks are."""
+    broken = [n for n, p in model.named_parameters() if not bool(p.detach().isfinite().all())]
+    if broken:
+        raise ValueError(
+            f"`model` has infinite or NaN numbers in {broken[0]!r}: the run that it comes from "
+            "diverged, or its file is damaged. Load or initialize it anew."
+        )

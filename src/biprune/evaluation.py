@@ -8,7 +8,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import device_of
+from biprune.batches import device_of, logits_of
 
 
 @contextmanager
@@ -30,7 +30,7 @@ def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> floa
     correct, total = 0, 0
     with evaluation_mode(model):
         for inputs, labels in batches:
-            predicted = model(inputs.to(device)).argmax(dim=1)
+            predicted = logits_of(model(inputs.to(device))).argmax(dim=1)
             correct += int((predicted == labels.to(device)).sum())
             total += len(labels)
     if total == 0:

@@ -3,7 +3,7 @@
 A unit of a group is, say, channel 3 of a residual stream: a filter of every convolution that writes
 it, with bias and norm, and a slice of every convolution that reads it. All of them are zero under
 one mask, so that what is masked is what can be taken away. Who is coupled with whom comes in as
-data, from `deploy/coupling/`.
+data, from `structured/`.
 """
 
 from __future__ import annotations
@@ -71,23 +71,32 @@ class Slice:
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any]) -> Slice:
-        """The slice that `to_json` wrote."""
-        places = data["places"]
+    def from_json(data: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> Slice:
+        """The slice that `to_json` wrote; a ValueError if it does not lie in one of `shapes`."""
+        tensor, dim, places = data["tensor"], data["dim"], data["places"]
+        length = shapes[tensor][dim]
         if data["in_a_row"]:
             start, units, each = places
+            if min(start, units - 1, each - 1) < 0 or start + units * each > length:
+                raise ValueError(f"a group lies beyond {tensor!r}")  # before it takes memory
             places = torch.arange(start, start + units * each).view(units, each)
         else:
             places = torch.tensor(places, dtype=torch.long)
-        return Slice(data["tensor"], data["dim"], places, data["role"], data["gated"])
+        if places.ndim != 2 or not places.numel() or not 0 <= places.min() <= places.max() < length:
+            raise ValueError(f"a group lies beyond {tensor!r}")
+        return Slice(tensor, dim, places, data["role"], data["gated"])
 
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Units that are coupled in the same way; `name` is that of the first weight that writes it."""
+    """Units that are coupled in the same way; `name` is that of the first weight that writes it.
+
+    `title` says what they are in words: "layers.2.mlp width: 256 units".
+    """
 
     name: str
     slices: tuple[Slice, ...]
+    title: str = ""
 
     @property
     def size(self) -> int:
@@ -131,6 +140,11 @@ class Groups(Structure):
     @property
     def has_single_weights(self) -> bool:
         """Units span many weights."""
+        return False
+
+    @property
+    def has_rows(self) -> bool:
+        """A unit has one score, whose gradient does not see the filter behind a norm."""
         return False
 
     @property
@@ -189,7 +203,11 @@ class Groups(Structure):
         """As plain data; see `from_json`."""
         return {
             "groups": [
-                {"name": group.name, "slices": [part.to_json() for part in group.slices]}
+                {
+                    "name": group.name,
+                    "title": group.title,
+                    "slices": [part.to_json() for part in group.slices],
+                }
                 for group in self.groups
             ],
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
@@ -200,12 +218,20 @@ class Groups(Structure):
         }
 
     @staticmethod
-    def from_json(data: Mapping[str, Any], scope: Scope) -> Groups:
-        """The structure that `to_json` wrote."""
+    def from_json(
+        data: Mapping[str, Any], scope: Scope, masked: Mapping[str, Sequence[int]]
+    ) -> Groups:
+        """The structure that `to_json` wrote, of the `masked` tensors, whose shapes are known."""
         groups = tuple(
-            Group(each["name"], tuple(Slice.from_json(part) for part in each["slices"]))
+            Group(
+                each["name"],
+                tuple(Slice.from_json(part, masked) for part in each["slices"]),
+                str(each.get("title", "")),  # files of before have none
+            )
             for each in data["groups"]
         )
+        if not groups or any(len({len(s.places) for s in each.slices}) != 1 for each in groups):
+            raise ValueError("the slices of a group are not of the same units")
         names = ("shapes", "macs", "products", "measure", "round_to")
         rest = {name: data[name] for name in names}
         return Groups(*GROUP, scope=scope, groups=groups, **rest)

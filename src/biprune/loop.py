@@ -14,8 +14,18 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from biprune.batches import Batch, Loss, count_batches, device_of, tensors_in, to_device
+from biprune.batches import (
+    Batch,
+    Loss,
+    count_batches,
+    described,
+    device_of,
+    loss_of,
+    tensors_in,
+    to_device,
+)
 from biprune.checkpoint import Checkpoint, State, check_readable, copy_state, digest
+from biprune.claims import claimed
 from biprune.evaluation import evaluation_mode
 from biprune.schedule import Moment
 from biprune.seeding import derive_seed, forked_rng, seed_all
@@ -138,7 +148,8 @@ def fit(
     """
     keep = sorted(set(keep_epochs))
     passes = Passes(model, setup)
-    with forked_rng(setup.batches):
+    alone = nullcontext() if setup.checkpoint is None else claimed(setup.checkpoint)
+    with forked_rng(setup.batches), alone:
         steps = count_batches(setup.batches)
         length = {"epochs": epochs, "steps": steps, "rewind_epochs": keep}
         checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
@@ -186,14 +197,7 @@ def _number(validated: object) -> float:
     try:
         return float(validated)  # pyright: ignore[reportArgumentType]
     except (TypeError, ValueError):
-        raise TypeError(f"`validate` must return a number, got {_described(validated)}.") from None
-
-
-def check_loss(loss: object) -> Tensor:
-    """Refuse what a user's loss function may return that has no gradient."""
-    if not (isinstance(loss, Tensor) and loss.numel() == 1):
-        raise TypeError(f"`loss` must return a scalar tensor, got {_described(loss)}.")
-    return loss
+        raise TypeError(f"`validate` must return a number, got {described(validated)}.") from None
 
 
 class Passes:
@@ -212,8 +216,8 @@ class Passes:
         self._model.zero_grad(set_to_none=True)
         # bfloat16 has float32's range, so that no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
-            loss = self._loss(self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
-        check_loss(loss).backward()
+            loss = loss_of(self._loss, self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
+        loss.backward()
         self._count += 1
         return loss.detach()
 
@@ -224,11 +228,7 @@ class Passes:
 
 
 def _open_checkpoint(
-    model: nn.Module,
-    algorithm: Algorithm,
-    setup: Setup,
-    stage: str,
-    length: Mapping[str, Any],
+    model: nn.Module, algorithm: Algorithm, setup: Setup, stage: str, length: Mapping[str, Any]
 ) -> Checkpoint | None:
     if setup.checkpoint is None:
         return None
@@ -264,10 +264,6 @@ def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
     return all(bool(tensor.isfinite().all()) for tensor in numbers)
 
 
-def _described(value: object) -> str:
-    return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-
-
 def _save(checkpoint: Checkpoint, run: Fit, model: nn.Module, algorithm: Algorithm) -> None:
     checkpoint.save(
         {
@@ -281,12 +277,12 @@ def _save(checkpoint: Checkpoint, run: Fit, model: nn.Module, algorithm: Algorit
 
 
 def _resume(checkpoint: Checkpoint | None, model: nn.Module, algorithm: Algorithm) -> Fit | None:
-    saved = checkpoint.load() if checkpoint else None
-    if saved is None:
-        return None
-    model.load_state_dict(saved["model"])
-    algorithm.load_state_dict(saved["algorithm"])
-    return Fit(saved["history"], Cost(**saved["cost"]), saved["states"])
+    def take(saved: dict[str, Any]) -> Fit:
+        model.load_state_dict(saved["model"])
+        algorithm.load_state_dict(saved["algorithm"])
+        return Fit(list(saved["history"]), Cost(**saved["cost"]), dict(saved["states"]))
+
+    return checkpoint.resume(take) if checkpoint else None
 
 
 def _diverged(

@@ -7,14 +7,15 @@ all that either level of BiP needs. Pruned weights are selected away, never mult
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 
 import torch
 from torch import Tensor, nn
 
 from biprune.masks import Masks
-from biprune.parameters import parameter_names
+from biprune.parameters import transposed_groups
+from biprune.ranking import is_host
 
 
 class Masked:
@@ -70,20 +71,51 @@ class Masked:
         return gradients
 
 
+class Rows:
+    """The rows of weights: a row is what one output of a layer is made of, such as a filter.
+
+    `outputs` names the dimensions of a weight that are outputs, where they are not dimension 0;
+    transposed convolutions of `model` are known.
+    """
+
+    def __init__(
+        self, model: nn.Module, outputs: Mapping[str, Sequence[int]] | None = None
+    ) -> None:
+        self._outputs = dict(outputs or {})
+        self._transposed = transposed_groups(model)
+
+    def silence_dead_(self, gradients: Mapping[str, Tensor], masks: Masks) -> None:
+        """Set g to 0 in rows without a kept weight, in place: their scores then stand still.
+
+        Such a row gives a constant. A norm behind it divides by sqrt(eps), so that g is some 300
+        times too large, and undoes the row's scale, so that theta * g says nothing of the loss.
+        theta does not depend on this g, since m * g is 0.
+        """
+        for name, gradient in gradients.items():
+            rows, inputs = self._split(name, gradient)
+            mask, _ = self._split(name, masks[name])
+            # Of bytes torch finds the maximum some 70 times as fast as `any` of booleans.
+            dead = mask.view(torch.uint8).amax(inputs, keepdim=True) == 0
+            if not is_host(dead) or dead.any():  # elsewhere reading would cost a wait
+                rows.masked_fill_(dead, 0.0)
+
+    def _split(self, name: str, weight: Tensor) -> tuple[Tensor, list[int]]:
+        """A view of a weight, and those of its dimensions that are not outputs."""
+        outputs = self._outputs.get(name, (0,))
+        if (groups := self._transposed.get(name)) is not None:
+            # Here the inputs of all groups come first, then the outputs of one.
+            weight, outputs = weight.unflatten(0, (groups, -1)), (0, 2)
+        return weight, [dim for dim in range(weight.ndim) if dim not in outputs]
+
+
 def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
     """m * values into `out`, which may be `values` itself; no memory is taken for it."""
     torch.where(mask, values, values.new_zeros(()), out=out)
 
 
-@torch.no_grad()
 def apply_masks_(model: nn.Module, masks: Masks) -> None:
     """Set the pruned weights of `model` to +0.0 in place."""
-    parameters = parameter_names(model)
-    for name, mask in masks.items():
-        if name not in parameters:
-            raise ValueError(f"The masks name {name!r}, which the model does not have.")
-        parameter = parameters[name]
-        parameter.masked_fill_(~mask.to(parameter.device), 0.0)
+    masks.apply_(model)
 
 
 @torch.no_grad()

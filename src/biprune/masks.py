@@ -9,8 +9,9 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
+from biprune.parameters import parameter_names
 from biprune.structure import Structure
 
 
@@ -118,6 +119,24 @@ class Masks(Mapping[str, Tensor]):
     def to(self, device: torch.device | str) -> Masks:
         """The same masks on another device."""
         return Masks({name: mask.to(device) for name, mask in self.items()}, self.structure)
+
+    @torch.no_grad()
+    def apply_(self, model: nn.Module) -> None:
+        """Set the pruned weights of `model` to +0.0 in place; those of an averaged copy, too."""
+        for name, weight in self.weights_in(model).items():
+            weight.masked_fill_(~self[name].to(weight.device), 0.0)
+
+    def weights_in(self, model: nn.Module) -> dict[str, nn.Parameter]:
+        """The parameters of `model` that the masks are of."""
+        parameters = parameter_names(model)
+        for name, mask in self.items():
+            if name not in parameters:
+                raise ValueError(f"The masks name {name!r}, which the model does not have.")
+            if (shape := parameters[name].shape) != mask.shape:
+                raise ValueError(
+                    f"The mask of {name!r} is of {tuple(mask.shape)}, the weight of {tuple(shape)}."
+                )
+        return {name: parameters[name] for name in self}
 
     def _pairs(self, other: Masks) -> list[tuple[Tensor, Tensor]]:
         if self.keys() != other.keys():

@@ -8,13 +8,13 @@ from typing import Any
 
 from torch import nn
 
-from biprune.deploy.inputs import Inputs
 from biprune.loop import Cost
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.parameters import Patterns, unwrap
 from biprune.request import Request
 from biprune.selection import check_kept
 from biprune.structure import Scope
+from biprune.structured.inputs import Inputs, as_inputs
 from biprune.ticket import Ticket, check_masks, input_fields
 
 
@@ -55,7 +55,8 @@ class BiPOptimizer(BiLevelOptimizer):
         self._request = Request(
             sparsity, structure, scope, budget, round_to, include, exclude, allow_empty
         )
-        target, self.left_out = self._request.target(model, example_input)
+        run = None if example_input is None else lambda: model(*as_inputs(example_input))
+        target, self.left_out = self._request.target(model, example_input, run)
         self._inputs = input_fields(example_input)
         super().__init__(model, target, **settings)
 

@@ -2,25 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from fnmatch import fnmatchcase
+from types import MappingProxyType
 
 from torch import nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.optim.swa_utils import AveragedModel
 
 from biprune.structure import Blocks, Structure
 
 Patterns = str | Sequence[str] | None
 
 _NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
 _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside `torch.compile`, `DataParallel` or DDP wrappers."""
+    """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     while True:
-        if isinstance(model, (nn.DataParallel, nn.parallel.DistributedDataParallel)):
+        if isinstance(model, wrappers):
             model = model.module
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
@@ -49,14 +53,20 @@ def prunable(
     *,
     include: Patterns = None,
     exclude: Patterns = None,
+    found: Mapping[str, Sequence[int]] = MappingProxyType({}),
 ) -> dict[str, nn.Parameter]:
     """The tensors whose units may be pruned, in `named_parameters` order.
 
-    By default these are the trainable weights of convolutions, linear layers and attention
-    (`weight`), or of convolutions alone (`filter`, `channel`; the latter without the first
-    convolution, whose input is the data, and without grouped ones, whose slices are no input
-    channels), or those that divide into blocks (`n:m`). Norms, biases, frozen and complex tensors
-    never are.
+    By default these are, if they are trainable:
+
+    - `weight`: weights of convolutions, linear layers and attention, and those `found` to be
+      weights by a run of the model (see `uses`);
+    - `filter`: weights of convolutions;
+    - `channel`: the same without the first convolution, whose input is the data, and without
+      grouped ones, whose slices are no input channels;
+    - `n:m`: as `weight`, where they divide into blocks.
+
+    Norms, biases, frozen and complex tensors never are.
     `include` replaces that default by the names that match one of its shell-style patterns,
     embeddings among them; `exclude` takes away.
     """
@@ -64,6 +74,8 @@ def prunable(
     _refuse_parametrized(model, structure, include, exclude)
     candidates = _default_candidates(model, structure)
     parameters = parameter_names(model)
+    if structure.dim is None:
+        candidates |= {id(parameters[name]) for name in found}
     if include is not None:
         if structure.dim is None:
             candidates = {id(p) for p in parameters.values() if p.ndim >= 2}
@@ -74,25 +86,42 @@ def prunable(
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and _can_be_scored(p)}
     if isinstance(structure, Blocks):
-        reasons = {name: not_in_blocks(model, p, structure) for name, p in chosen.items()}
+        reasons = {n: not_in_blocks(model, p, structure, found.get(n)) for n, p in chosen.items()}
         chosen = {name: p for name, p in chosen.items() if reasons[name] is None}
         if reasons and not chosen:
             listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
             raise ValueError(f"The model has nothing to prune by {structure.name} ({listed}).")
     if not chosen:
+        hint = _hint(model, structure, include)
         raise ValueError(
             f"The model has nothing to prune by {structure.name}: no trainable "
             f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
-            f"`include` (={include!r}) and `exclude` (={exclude!r}).{_hint(structure, include)}"
+            f"`include` (={include!r}) and `exclude` (={exclude!r}).{hint}"
         )
     return chosen
 
 
-def _hint(structure: Structure, include: Patterns) -> str:
+def _hint(model: nn.Module, structure: Structure, include: Patterns) -> str:
     """What is pruned by name alone: the default is convolutions, linear layers and attention."""
     if structure.dim is not None or include is not None:
         return ""
-    return ' Embeddings and recurrent layers are pruned if named: include="*" names everything.'
+    others = [
+        name for name, p in parameter_names(model).items() if _can_be_scored(p) and p.ndim > 1
+    ]
+    named = f", such as include={others[0]!r}" if others else ""
+    return (
+        f" Embeddings, recurrent layers and modules of your own are pruned if named{named}; "
+        'include="*" names everything.'
+    )
+
+
+def unexplained(model: nn.Module, structure: Structure) -> list[str]:
+    """Parameters that could be weights and belong to no layer of a known class."""
+    model = unwrap(model)
+    known = _default_candidates(model, structure) | {id(p) for p in norm_parameters(model)}
+    known |= {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
+    named = parameter_names(model).items()
+    return [n for n, p in named if _can_be_scored(p) and p.ndim > 1 and id(p) not in known]
 
 
 def _can_be_scored(parameter: nn.Parameter) -> bool:
@@ -112,18 +141,40 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
     for module in model.modules():
         if isinstance(module, nn.MultiheadAttention):
             ids |= {id(getattr(module, name)) for name in _ATTENTION_WEIGHTS}
-    embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
+    embeddings = (m for m in model.modules() if isinstance(m, _EMBEDDINGS))
     return ids - {id(m.weight) for m in embeddings}
 
 
-def not_in_blocks(model: nn.Module, weight: nn.Parameter, structure: Blocks) -> str | None:
-    """Why a weight has no blocks along its inputs; None if it has."""
+def not_in_blocks(
+    model: nn.Module,
+    weight: nn.Parameter,
+    structure: Blocks,
+    outputs: Sequence[int] | None = None,
+) -> str | None:
+    """Why a weight has no blocks along its inputs, dimension 1; None if it has.
+
+    `outputs` are its output dimensions, if they are known from a run.
+    """
+    if outputs is not None and 1 in outputs:
+        return "its inputs are not its second dimension"
     transposed = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
     if any(module.weight is weight for module in transposed):
         return "it is a transposed convolution"
     if weight.shape[1] % structure.size:
         return f"its {weight.shape[1]} inputs do not divide by {structure.size}"
     return None
+
+
+def num_weights(model: nn.Module) -> int:
+    """How many numbers the model's parameters hold; tied ones count once."""
+    return sum(p.numel() for p in parameter_names(model).values() if p.is_floating_point())
+
+
+def transposed_groups(model: nn.Module) -> dict[str, int]:
+    """The number of groups of each transposed convolution, by the name of its weight."""
+    convs = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
+    groups = {id(conv._parameters.get("weight")): conv.groups for conv in convs}
+    return {name: groups[id(p)] for name, p in parameter_names(model).items() if id(p) in groups}
 
 
 def norm_parameters(model: nn.Module) -> list[nn.Parameter]:

@@ -10,14 +10,15 @@ from torch import nn
 from biprune.batches import Batch, Loss
 from biprune.copying import copy_model
 from biprune.data import Dataset
-from biprune.deploy.inputs import Inputs
+from biprune.distributed import check_one_process
 from biprune.loop import Event
 from biprune.methods import Method, get_method
 from biprune.methods.base import Outcome, Start
 from biprune.parameters import Patterns
-from biprune.request import Request, example_of
+from biprune.request import Request, example_of, trial_run
 from biprune.selection import check_kept
 from biprune.structure import Scope
+from biprune.structured.inputs import Attention, Inputs
 from biprune.ticket import Ticket, check_masks, input_fields
 from biprune.training import Evaluate, TrainResult, check_functions, make_setup, measured
 
@@ -32,6 +33,8 @@ def prune(
     scope: Scope | None = None,
     budget: Mapping[str, float] | None = None,
     round_to: int = 1,
+    attention: Attention = "heads",
+    streams: bool = False,
     epochs: int | None = None,
     seed: int = 0,
     include: Patterns = None,
@@ -58,7 +61,9 @@ def prune(
     prunes the same fraction of every layer ("layer"). Groups take a `budget` in place of
     `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
     `round_to` units; they are found by running `example_input`, by default two samples of the data,
-    whose shape the ticket remembers.
+    whose shape the ticket remembers. Of attention a unit is a whole head, or with `attention`
+    "width" an index of all heads; with `streams` residual streams are pruned as well, and what
+    `Ticket.shrink` returns is a graph.
     `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
     one unit unless `allow_empty`. The rest is as in `train`.
 
@@ -69,8 +74,13 @@ def prune(
     >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
     True
     """
+    check_one_process("prune")
     check_functions(loss=loss, evaluate=evaluate, validate=validate, progress=progress)
-    request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
+    request = Request(
+        *(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty),
+        attention=attention,
+        streams=streams,
+    )
     chosen = get_method(method, settings, epochs)
     setup = make_setup(
         data,
@@ -85,7 +95,7 @@ def prune(
     start = _start(model, channels_last)
     if example_input is None:
         example_input = example_of(data, start.model)
-    target, left_out = request.target(start.model, example_input)
+    target, left_out = request.target(start.model, example_input, trial_run(start.model, setup))
     outcome = chosen.run(start, setup, target)
     for passed in [*outcome.rounds, outcome]:
         asked = target.sparsity if passed.sparsity is None else passed.sparsity

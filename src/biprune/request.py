@@ -2,23 +2,29 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import logging
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch, device_of
+from biprune.batches import Batch, device_of, to_device
 from biprune.checks import check_whole
 from biprune.data import Dataset
-from biprune.deploy.inputs import Inputs
+from biprune.evaluation import evaluation_mode
 from biprune.groups import Measure
+from biprune.loop import Setup
 from biprune.methods.base import Target
-from biprune.parameters import Patterns, not_in_blocks, prunable
+from biprune.parameters import Patterns, not_in_blocks, num_weights, prunable, unexplained
 from biprune.seeding import forked_rng
 from biprune.selection import check_sparsity
 from biprune.structure import Blocks, Scope, Structure, check_structure, get_structure
+from biprune.structured.inputs import Attention, Inputs
+from biprune.uses import product_weights
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True)
@@ -26,7 +32,8 @@ class Request:
     """What `prune` was asked for. Either `sparsity`, the removed fraction of units, or `budget`.
 
     `budget` is {"macs": f} or {"params": f}, the fraction that may be kept, for structure "group";
-    `round_to` keeps the counts of its units at multiples. n:m says itself how much is removed.
+    `round_to` keeps the counts of its units at multiples, `attention` says what a unit of attention
+    is, and `streams` offers residual streams. n:m says itself how much is removed.
     """
 
     sparsity: float | None
@@ -37,6 +44,8 @@ class Request:
     include: Patterns = None
     exclude: Patterns = None
     allow_empty: bool = False
+    attention: Attention = "heads"
+    streams: bool = False
 
     def __post_init__(self) -> None:
         check_whole("round_to", self.round_to, at_least=1)
@@ -46,13 +55,26 @@ class Request:
                 "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
                 "built."
             )
-        if self.structure != "group" and (self.budget is not None or self.round_to != 1):
-            name = "budget" if self.budget is not None else "round_to"
+        if self.attention not in get_args(Attention):
+            raise ValueError(f"`attention` must be 'heads' or 'width', got {self.attention!r}.")
+        if self.structure != "group" and self._of_groups:
             raise ValueError(
-                f"`{name}` counts what can be removed from a model, which is known for "
-                f'structure="group" alone, got structure={self.structure!r}.'
+                f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "
+                f'is known for structure="group" alone, got structure={self.structure!r}.'
             )
         _ = self.removed  # what is wrong is said before anything runs
+
+    @property
+    def _of_groups(self) -> dict[str, Any]:
+        """What was said about groups alone."""
+        said = {
+            "budget": None if self.budget is None else dict(self.budget),
+            "round_to": self.round_to,
+            "attention": self.attention,
+            "streams": self.streams,
+        }
+        usual = {"budget": None, "round_to": 1, "attention": "heads", "streams": False}
+        return {name: value for name, value in said.items() if value != usual[name]}
 
     @property
     def measure(self) -> Measure:
@@ -100,29 +122,59 @@ class Request:
     @property
     def chosen(self) -> dict[str, Any]:
         """Which tensors were offered, and how much of them in other terms than a sparsity."""
-        budget = {} if self.budget is None else {"budget": dict(self.budget)}
         return {
             "include": self.include,
             "exclude": self.exclude,
             "allow_empty": self.allow_empty,
-            **budget,
-            **({"round_to": self.round_to} if self.round_to != 1 else {}),
+            **self._of_groups,
         }
 
-    def target(self, model: nn.Module, example_input: Inputs | None) -> Found:
-        """The target on `model`; groups are found by running it on `example_input`."""
-        structure, left_out = self._structure(model, example_input)
-        target = Target(self.removed, structure, self.include, self.exclude, self.allow_empty)
+    def target(
+        self,
+        model: nn.Module,
+        example_input: Inputs | None,
+        run: Callable[[], object] | None = None,
+    ) -> Found:
+        """The target on `model`; groups are found by running it on `example_input`.
+
+        Weights outside of known layers are found by `run`, which must run `model`.
+        """
+        found = self._found_by_use(model, run)
+        structure, left_out = self._structure(model, example_input, found)
+        target = Target(
+            self.removed, structure, self.include, self.exclude, self.allow_empty, found
+        )
         target.check(model)
+        if self.include is None and self.exclude is None:
+            tell_if_little(target, model)
         return Found(target, left_out)
 
+    def _found_by_use(
+        self, model: nn.Module, run: Callable[[], object] | None
+    ) -> dict[str, tuple[int, ...]]:
+        if self.structure == "group" or run is None or self.include is not None:
+            return {}
+        structure = get_structure(self.structure, self.scope)
+        unknown = unexplained(model, structure) if structure.dim is None else []
+        if not unknown:
+            return {}
+        try:
+            with evaluation_mode(model):
+                used = product_weights(model, run)
+        except Exception:  # the training that follows meets it again and says what is wrong
+            return {}
+        return {name: used[name] for name in unknown if name in used}
+
     def _structure(
-        self, model: nn.Module, example_input: Inputs | None
+        self,
+        model: nn.Module,
+        example_input: Inputs | None,
+        found: Mapping[str, tuple[int, ...]],
     ) -> tuple[Structure, dict[str, str]]:
         if self.structure != "group":
             structure = get_structure(self.structure, self.scope)
-            return structure, self._undivided(model, structure)
-        from biprune.deploy.coupling.grouping import group_structure
+            return structure, self._undivided(model, structure, found)
+        from biprune.structured.structure import group_structure
 
         if example_input is None:
             raise ValueError(
@@ -137,19 +189,38 @@ class Request:
             round_to=self.round_to,
             include=self.include,
             exclude=self.exclude,
+            attention=self.attention,
+            streams=self.streams,
         )
 
-    def _undivided(self, model: nn.Module, structure: Structure) -> dict[str, str]:
+    def _undivided(
+        self, model: nn.Module, structure: Structure, found: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, str]:
         """The weights that stay dense because n:m does not divide them."""
         if not isinstance(structure, Blocks):
             return {}
         chosen = {"include": self.include, "exclude": self.exclude}
-        weights = prunable(model, get_structure("weight"), **chosen)
+        weights = prunable(model, get_structure("weight"), found=found, **chosen)
         return {
             name: reason
             for name, weight in weights.items()
-            if (reason := not_in_blocks(model, weight, structure))
+            if (reason := not_in_blocks(model, weight, structure, found.get(name)))
         }
+
+
+def tell_if_little(target: Target, model: nn.Module) -> None:
+    """Say it before the run if most of the model's weights are not offered to it."""
+    offered = sum(weight.numel() for weight in target.weights(model).values())
+    total = num_weights(model)
+    if offered < total / 2:
+        logger.warning(
+            "Only %s of the model's %s weights are prunable by %s: a sparsity of %g is of these. "
+            "`include` names others.",
+            f"{offered:,}",
+            f"{total:,}",
+            target.structure.name,
+            target.sparsity,
+        )
 
 
 class Found(NamedTuple):
@@ -157,6 +228,17 @@ class Found(NamedTuple):
 
     target: Target
     left_out: dict[str, str]
+
+
+def trial_run(model: nn.Module, setup: Setup) -> Callable[[], Tensor]:
+    """The loss of the first batch, as a call; no generator of the caller's moves."""
+
+    def run() -> Tensor:
+        with forked_rng(setup.batches):
+            batch = next(iter(setup.batches))
+            return setup.loss(model, to_device(batch, device_of(model)))
+
+    return run
 
 
 def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:

@@ -44,7 +44,7 @@ class SGD(torch.optim.SGD):
         buffers: list[Tensor | None] = []
         if group["momentum"]:
             buffers += [self.momentum_of(p) for p in moved]
-        fused = bool(group["fused"]) and all(is_dense(p) and not p.is_complex() for p in moved)
+        fused = bool(group["fused"]) and all(_can_be_fused(p) for p in moved)
         if fused:
             params = [in_memory_order(p, p) for p in moved]
             grads = [in_memory_order(g, p) for g, p in zip(grads, moved, strict=True)]
@@ -62,6 +62,16 @@ class SGD(torch.optim.SGD):
             if buffer is not None:  # from the state of a model in another layout
                 state["momentum_buffer"].copy_(buffer)
         return state["momentum_buffer"]
+
+
+def _can_be_fused(parameter: Tensor) -> bool:
+    """Whether the fused kernel is right for a parameter.
+
+    On CPUs torch 2.13 leaves most entries of half-precision tensors where they are, without a word
+    (pytorch#191763).
+    """
+    is_half_on_host = parameter.device.type == "cpu" and parameter.element_size() < 4
+    return is_dense(parameter) and not parameter.is_complex() and not is_half_on_host
 
 
 def make_sgd(

@@ -39,6 +39,11 @@ class Structure:
         return self.dim is None
 
     @property
+    def has_rows(self) -> bool:
+        """Whether weights are scored by themselves, so that a row of them can be dead."""
+        return True
+
+    @property
     def settings(self) -> dict[str, Any]:
         """What tells this structure from others on the same model, JSON-able."""
         return {"structure": self.name, "scope": self.scope}

@@ -2,38 +2,41 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import math
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from types import NoneType
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 
 from biprune.batches import device_of
-from biprune.checkpoint import only_tensors
+from biprune.checkpoint import State, only_tensors
 from biprune.deploy.files.artifact import (
     check_fields,
+    prefixed,
     read_artifact,
-    rebuild,
     saved_cost,
+    under,
+    whole,
     write_artifact,
 )
+from biprune.deploy.files.rebuilding import fill_, fitting
 from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
-from biprune.deploy.inputs import Inputs
 from biprune.deploy.running.semi_structured import to_semi_structured
 from biprune.groups import Groups
 from biprune.loop import Cost, Record
 from biprune.masks import Masks
-from biprune.parameters import own_name, parameter_names, unwrap
+from biprune.parameters import num_weights, own_name, parameter_names, unwrap
 from biprune.structure import get_structure
+from biprune.structured.inputs import Inputs
 
 if TYPE_CHECKING:
     from biprune.deploy.running.onnx import OnnxCheck
 
-ROUND = "round-"
-Part = TypeVar("Part")
+LARGEST_INPUT = 1 << 24  # numbers of one sample that is drawn because a file says so
 # Fields of a ticket that its file holds as they are, and what it holds besides.
 PLAIN_FIELDS = {
     "accuracy": (int, float, NoneType),
@@ -57,11 +60,12 @@ TICKET_FIELDS = {
     "scope": str,
     "groups": (dict, NoneType),
     "cost": dict,
-    "num_rounds": int,
+    "num_weights": int,
+    "rounds": list,
 }
 
 
-@dataclass
+@dataclass(repr=False)
 class Ticket:
     """What `prune` returns.
 
@@ -91,12 +95,27 @@ class Ticket:
     left_out: dict[str, str] = field(default_factory=dict, repr=False)
     rounds: list[Ticket] = field(default_factory=list, repr=False)
 
+    def __repr__(self) -> str:
+        """Method, and how much of what is pruned: a sparsity may be one of a small part."""
+        masks, whole = self.masks, num_weights(self.model)
+        offered = sum(mask.numel() for mask in masks.values())
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.2f}"
+        return (
+            f"Ticket({self.method}, {masks.structure.name}: {100 * masks.weight_sparsity:.4g} % of "
+            f"{offered:,} of {whole:,} weights pruned{accuracy})"
+        )
+
     def example_input(self, batch: int = 1) -> Tensor:
         """A batch of normal draws, the same each time, of the shape that the model takes."""
         if self.input_shape is None:
             raise ValueError(
                 "The ticket does not know what its model takes, or it is not a single tensor of "
                 "floating-point numbers: pass `example_input`."
+            )
+        if math.prod(self.input_shape) > LARGEST_INPUT:
+            raise ValueError(
+                f"The ticket says that its model takes samples of {self.input_shape}, more than "
+                f"are drawn unasked: pass `example_input`, or `--input-shape`, if that is right."
             )
         generator = torch.Generator().manual_seed(self.seed)
         inputs = torch.randn(batch, *self.input_shape, generator=generator)
@@ -108,8 +127,8 @@ class Ticket:
         All units of structure "group" are removed; of others what can go without changing the
         function, and `certificate` says how much. A ValueError names the layer if outputs differ.
         """
-        from biprune.deploy.coupling.find import Coupling
-        from biprune.deploy.shrinking.shrink import shrink
+        from biprune.structured.grouping import Coupling
+        from biprune.structured.shrink import shrink
 
         inputs = self.example_input(2) if example_input is None else example_input
         structure, model = self.masks.structure, unwrap(self.model)
@@ -143,13 +162,16 @@ class Ticket:
         return export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the ticket into `folder` as safetensors and JSON, its rounds into subfolders.
+        """Write the ticket into `folder` as safetensors and JSON, its rounds with it.
 
         Pruned weights take no room: only the mask's bits and the kept values are written. What
         modules keep besides tensors (`get_extra_state`) is not.
         """
-        for number, earlier in enumerate(self.rounds, start=1):
-            earlier.save(Path(folder) / f"{ROUND}{number}")
+        metadata, tensors = self._packed()
+        return write_artifact(folder, "ticket", metadata, tensors)
+
+    def _packed(self) -> tuple[dict[str, Any], State]:
+        rounds = [earlier._packed() for earlier in self.rounds]
         structure = self.masks.structure
         metadata = {
             "model": getattr(self.model, "created_by", None),
@@ -158,13 +180,16 @@ class Ticket:
             "scope": structure.scope,
             "groups": structure.to_json() if isinstance(structure, Groups) else None,
             "cost": asdict(self.cost),
-            "num_rounds": len(self.rounds),
+            "num_weights": num_weights(self.model),
             **{name: getattr(self, name) for name in PLAIN_FIELDS},
+            "rounds": [metadata for metadata, _ in rounds],
         }
         check_masks(self.model, self.masks)
         state = only_tensors(unwrap(self.model).state_dict())
         tensors = pack({own_name(name): tensor for name, tensor in state.items()}, self.masks)
-        return write_artifact(folder, "ticket", metadata, tensors)
+        for number, (_, earlier) in enumerate(rounds, start=1):
+            tensors |= prefixed(f"round-{number}", earlier)
+        return metadata, tensors
 
 
 def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
@@ -173,17 +198,32 @@ def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
     Models of our registry are rebuilt; for any other pass `model`, of which a copy is filled.
     """
     metadata, tensors = read_artifact(folder, "ticket")
+    return _unpacked(metadata, tensors, folder, model)
+
+
+def _unpacked(
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    folder: Path | str,
+    model: nn.Module | None,
+) -> Ticket:
+    check_ticket(metadata, folder)
+    dense = {name: list(tensor.shape) for name, tensor in under("state", tensors).items()}
+    built = fitting(metadata["model"], {**metadata["layers"], **dense}, model, folder)
     masks = saved_masks(metadata, tensors, folder)
-    ticket = Ticket(
-        model=rebuild(metadata["model"], _whole(folder, unpack_state, tensors, masks), model),
+    with whole(folder):
+        fill_(built, unpack_state(tensors, masks))
+        check_masks(built, masks)
+    return Ticket(
+        model=built,
         masks=masks,
         cost=saved_cost(metadata, folder),
         **{name: metadata[name] for name in PLAIN_FIELDS},
+        rounds=[
+            _unpacked(earlier, under(f"round-{number}", tensors), folder, model)
+            for number, earlier in enumerate(metadata["rounds"], start=1)
+        ],
     )
-    check_masks(ticket.model, masks)
-    rounds = range(1, metadata["num_rounds"] + 1)
-    ticket.rounds = [load_ticket(Path(folder) / f"{ROUND}{n}", model) for n in rounds]
-    return ticket
 
 
 def input_fields(example_input: Inputs | None) -> dict[str, Any]:
@@ -194,24 +234,32 @@ def input_fields(example_input: Inputs | None) -> dict[str, Any]:
     return {}
 
 
+def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
+    """Refuse metadata that no ticket has, before anything is made of it."""
+    if not isinstance(metadata, Mapping):
+        raise ValueError(f"{str(folder)!r} is damaged: one of its rounds is {metadata!r}.")
+    check_fields(metadata, folder, **TICKET_FIELDS)
+    with whole(folder):
+        shape = metadata["input_shape"] or []
+        for sizes in [shape, *metadata["layers"].values()]:
+            if not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError(f"{sizes!r} is no shape")
+        if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
+            raise ValueError(f"'input_dtype' is {metadata['input_dtype']!r}")
+
+
 def saved_masks(
     metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path | str
 ) -> Masks:
     """The masks of a ticket saved in `folder`, in the order of its model."""
-    check_fields(metadata, folder, **TICKET_FIELDS)
-    groups, scope = metadata["groups"], metadata["scope"]
-    if groups is None:
-        structure = get_structure(metadata["structure"], scope)
-    else:
-        structure = _whole(folder, Groups.from_json, groups, scope)
-    return Masks(_whole(folder, unpack_masks, tensors, metadata["layers"]), structure)
-
-
-def _whole(folder: Path | str, unpack: Callable[..., Part], *packed: Any) -> Part:
-    try:
-        return unpack(*packed)
-    except (ValueError, TypeError, KeyError) as error:
-        raise ValueError(f"{str(folder)!r} is damaged: {error}.") from None
+    check_ticket(metadata, folder)
+    groups, scope, layers = metadata["groups"], metadata["scope"], metadata["layers"]
+    with whole(folder):
+        if groups is None:
+            structure = get_structure(metadata["structure"], scope)
+        else:
+            structure = Groups.from_json(groups, scope, layers)
+        return Masks(unpack_masks(tensors, layers), structure)
 
 
 @torch.no_grad()

@@ -17,6 +17,7 @@ from biprune.checkpoint import State, digest
 from biprune.checks import check_positive, check_rate, check_whole
 from biprune.copying import copy_model
 from biprune.data import Dataset
+from biprune.distributed import check_one_process
 from biprune.evaluation import accuracy, evaluation_mode
 from biprune.loop import Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.masked import apply_masks_, mask_gradients_
@@ -246,6 +247,7 @@ def train(
     >>> result.cost.forward_passes == len(data.train)
     True
     """
+    check_one_process("train")
     check_functions(loss=loss, evaluate=evaluate, validate=validate, progress=progress)
     recipe = Recipe(
         epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs, nesterov

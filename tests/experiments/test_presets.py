@@ -10,18 +10,18 @@ from typing import Any, get_args
 import pytest
 from torch import nn
 
+import preset_costs
 from biprune.data import DATASETS, load_data
+from biprune.experiments.costs import Estimate, Scale, Speed, listed
 from biprune.experiments.presets import PRESETS, get_preset
 from biprune.experiments.presets.estimate import (
     DATA_SIZES,
-    Estimate,
-    Speed,
     estimate,
     macs_of_an_image,
     training_images,
 )
 from biprune.experiments.presets.evidence import MORE_STUDY_SEEDS
-from biprune.experiments.presets.scales import LADDER, SIZES, Scale, part
+from biprune.experiments.presets.scales import LADDER, SIZES, part
 from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP
 from biprune.methods.base import Target
@@ -318,6 +318,11 @@ def test_an_estimate_by_hand() -> None:
     assert DATA_SIZES["digits"] == (1438, *shape)
     with pytest.raises(ValueError, match="size of 'folder:x' is not known"):
         estimate([RunSpec(model="resnet8", data="folder:x")])
+
+
+def test_the_costs_on_file_are_those_of_today() -> None:
+    """After a change run `python benchmarks/preset_costs.py`."""
+    assert listed() == preset_costs.counted()
 
 
 def test_the_work_of_an_image_by_hand() -> None:

@@ -1,6 +1,10 @@
 from __future__ import annotations
 
+import json
+import math
 import multiprocessing
+import os
+import random
 from pathlib import Path
 
 import pytest
@@ -9,6 +13,7 @@ import biprune
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
+from biprune.sealed import write_document
 
 SPEC = RunSpec(model="resnet8", data="digits", method="bip", sparsity=0.9)
 
@@ -61,15 +66,72 @@ def test_records_of_past_defaults_are_left_out(
     assert [found.test_accuracy for found in store] == [90.0]
 
 
-@pytest.mark.parametrize("text", ["", "{", '{"spec": 1}', "[]"])
-def test_a_damaged_record_is_named(tmp_path: Path, text: str) -> None:
-    store = Store(tmp_path)
+@pytest.mark.parametrize(
+    "content", [b"", b"{", b'{"spec": 1}', b"[]", b"\xff\xfe\x00", b'{"a": "\xe9"}']
+)
+def test_a_damaged_record_is_named(
+    tmp_path: Path, content: bytes, caplog: pytest.LogCaptureFixture
+) -> None:
+    store, other = Store(tmp_path), RunSpec(**{**SPEC.model_dump(), "seed": 7})
     store.put(record())
-    (file,) = tmp_path.glob("records/*.json")
-    file.write_text(text)
-    with pytest.raises(ValueError, match="cannot be read as a record") as caught:
+    store.put(record(other))
+    file = tmp_path / "records" / f"{SPEC.key}.json"
+    file.write_bytes(content)
+    with pytest.raises(ValueError, match=r"is damaged.* Delete it to run it again") as caught:
         store.get(SPEC)
     assert str(file) in str(caught.value)
+    assert [found.key for found in store] == [other.key]
+    assert f"{str(file)!r} is damaged" in caplog.text
+
+
+def test_no_changed_byte_of_a_record_is_a_result(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    store = Store(tmp_path)
+    store.put(record(test_accuracy=91.25, history=[{"loss": 0.5}]))
+    (file,) = tmp_path.glob("records/*.json")
+    whole, draw = file.read_bytes(), random.Random(0)
+    for place in [whole.index(b"91.25"), *(draw.randrange(len(whole)) for _ in range(300))]:
+        changed = bytearray(whole)
+        changed[place] ^= 1 << draw.randrange(8)
+        file.write_bytes(changed)
+        assert list(store) == []
+        with pytest.raises(ValueError, match="is damaged"):
+            store.get(SPEC)
+    assert caplog.text.count("It is left out.") == 301
+
+
+def test_a_sound_document_that_is_no_record_is_named(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = tmp_path / "records" / f"{SPEC.key}.json"
+    whole = record().model_dump(mode="json")
+    changes = ({"test_accuracy": "much"}, {"spec": 1}, {"\x1b[31m": 1}, {"layers": {"x": [1]}})
+    for change in changes:
+        write_document(path, {**whole, **change})
+        with pytest.raises(ValueError, match="cannot be read as a record") as caught:
+            store.get(SPEC)
+        assert str(caught.value).isprintable()
+        assert list(store) == []
+
+
+def test_numbers_that_json_lacks(tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    store.put(record(test_accuracy=math.nan, history=[{"loss": math.inf}]))
+    (file,) = tmp_path.glob("records/*.json")
+    assert json.loads(file.read_text())["history"] == [{"loss": "Infinity"}]
+    found = store.get(SPEC)
+    assert found is not None
+    assert math.isnan(found.test_accuracy or 0)
+    assert found.history == [{"loss": math.inf}]
+
+
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
+def test_a_pipe_among_the_records(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    store = Store(tmp_path)
+    store.put(record())
+    os.mkfifo(tmp_path / "records" / "pipe.json")
+    assert [found.key for found in store] == [SPEC.key]
+    assert "pipe.json' is no file that can be read" in caplog.text
 
 
 def write_many(folder: Path, writer: int) -> None:

@@ -123,8 +123,14 @@ def test_closed_form_for_a_linear_loss() -> None:
 @forms
 @pytest.mark.parametrize("implicit", [True, False], ids=["implicit", "direct"])
 @pytest.mark.parametrize("structure", ["weight", "filter", "channel"])
+@pytest.mark.parametrize("dead", [True, False], ids=["dead rows scored", "dead rows still"])
 def test_many_steps_against_the_reference(
-    conv_net: nn.Module, batches: Batches, structure: str, implicit: bool, steps: tuple[str, ...]
+    conv_net: nn.Module,
+    batches: Batches,
+    structure: str,
+    implicit: bool,
+    dead: bool,
+    steps: tuple[str, ...],
 ) -> None:
     """Masks are equal, and the rest agrees, after each step; the target rises on the way."""
     settings = {
@@ -135,6 +141,7 @@ def test_many_steps_against_the_reference(
         "weight_decay": 1e-3,
         "implicit_gradient": implicit,
         "follow_weights": True,
+        "score_dead_rows": dead,
     }
     model = conv_net.double()
     for norm in ("norm1", "norm2"):  # at a bias of 0 the ReLU hides a pruned filter's gradient
@@ -204,6 +211,7 @@ def test_the_default_run_by_hand(
         nesterov=True,
         freeze_pruned=True,
         score_pruned=single,
+        score_dead_rows=False,
     )
     steps = 3 * len(data)
     end = round(method.ramp * steps)

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 import biprune
 from biprune.batches import classification_loss
 from biprune.loop import Passes, Setup
+from biprune.masks import Masks
 from biprune.methods.base import Start, Target
 from biprune.methods.hydra import HydraAlgorithm
 from biprune.schedule import Moment
@@ -103,3 +104,24 @@ def test_epochs_are_shared_by_both_stages(conv_net: nn.Module, batches: Batches)
     assert stages == ["hydra"] * 2 + ["retrain"] * 3
     with pytest.raises(ValueError, match="`epochs` must be at least 2 for Hydra"):
         biprune.prune(conv_net, batches, "hydra", sparsity=0.5, epochs=1)
+
+
+@pytest.mark.parametrize("scored", [True, False])
+def test_scores_of_dead_rows(conv_net: nn.Module, batches: Batches, scored: bool) -> None:
+    """They stand still but for decay, which is off here; with the switch they follow theta * g."""
+    nn.init.constant_(conv_net.get_parameter("norm1.bias"), 0.3)  # else the ReLU hides them
+    options = {"score_dead_rows": scored, "momentum": 0.0, "weight_decay": 0.0, "score_lr": 1.0}
+    hydra, passes = algorithm(conv_net, batches, **options)
+    masks = {name: mask.clone() for name, mask in hydra.masked.masks.items()}
+    masks["conv1.weight"][2] = False
+    hydra.masked.set_masks(Masks(masks, get_structure("weight")))
+    before = {name: score.clone() for name, score in hydra.scores.items()}
+    passes(batches[0])
+    theta, gradient = hydra.masked.theta, conv_net.get_parameter("conv1.weight").grad
+    assert gradient is not None
+    assert gradient[2].abs().max() > 10 * gradient[masks["conv1.weight"]].abs().max()
+    moved = before["conv1.weight"].sign() * theta["conv1.weight"] * gradient
+    moved[2] *= scored
+    conv_net.zero_grad()
+    hydra.step(passes, (batches[0],), START)
+    torch.testing.assert_close(hydra.scores["conv1.weight"], before["conv1.weight"] - moved)

@@ -25,8 +25,10 @@ from biprune.cli import (
     train,
 )
 from biprune.cli import list as listing
+from biprune.cli.signals import sigterm_as_interrupt
+from biprune.files import printable
 
-USER_ERROR = 2
+USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 PACKAGE = Path(__file__).parents[1]
 
 app = typer.Typer(
@@ -81,25 +83,35 @@ def _root(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0 done, 2 a user's mistake, 130 Ctrl-C, 1 a bug."""
+    """Run the command line and exit.
+
+    The code is 0 if all is done, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, which
+    ends a command in the same way, and 1 for a bug.
+    """
     given = sys.argv[1:] if arguments is None else arguments
+    with sigterm_as_interrupt() as terminated:
+        code = _run(given or ["--help"])
+        if code == INTERRUPTED and terminated:
+            code = TERMINATED
+    sys.exit(code)
+
+
+def _run(arguments: Sequence[str]) -> int:
     try:
-        code = get_command(app).main(
-            given or ["--help"], prog_name="biprune", standalone_mode=False
-        )
+        code = get_command(app).main(arguments, prog_name="biprune", standalone_mode=False)
     except typer.TyperException as error:
         code = _report(error, _usage_message(error))
-    except (ValueError, TypeError, OSError, FloatingPointError) as error:
+    except (ValueError, TypeError, OSError, FloatingPointError, ModuleNotFoundError) as error:
         if isinstance(error, TypeError) and not _raised_by_us(error):
             raise
         code = _report(error, str(error))
-    sys.exit(code or 0)
+    return code or 0
 
 
 def _report(error: Exception, message: str) -> int:
     if os.environ.get("BIPRUNE_DEBUG") == "1":
         traceback.print_exception(error)
-    print(f"error: {' '.join(message.splitlines())}", file=sys.stderr)
+    print(f"error: {printable(' '.join(message.splitlines()))}", file=sys.stderr)
     return USER_ERROR
 
 

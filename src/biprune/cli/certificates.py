@@ -24,13 +24,18 @@ def print_certificate(
             "parameters": _change(before.parameters, after.parameters),
             "MACs": _change(before.macs, after.macs),
             "bytes of the state": _change(before.bytes, after.bytes),
+            "form": certificate.form,
             "certified": f"outputs agree to {certificate.max_error:.1e} of their size on "
-            f"{certificate.num_inputs} inputs ({certificate.dtype}){when}",
+            f"{certificate.num_inputs} inputs ({certificate.dtype}){when}; between inputs they "
+            f"differ by {certificate.spread:.1e}",
             "zeros left": f"{certificate.zeros_left:,} of {certificate.zeros:,}",
         }
     )
     print_lines(*(f"{name} stays whole: {why}." for name, why in certificate.left_out.items()))
-    print_lines(*(f"{name} is no {kind} any more." for name, kind in certificate.replaced.items()))
+    if certificate.form == "graph":
+        print_lines(f"The model is a graph: its own class {certificate.not_module}.")
+    if certificate.is_blind:
+        print_lines(certificate.blindness)
 
 
 def _change(before: int, after: int) -> str:

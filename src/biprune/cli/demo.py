@@ -46,13 +46,15 @@ def demo_command(
     writable_folder(out)
     data = load_data("digits", seed=seed)
     model = create_model("resnet8", in_channels=data.in_channels, seed=seed)
-    with resumable(out) as checkpoints:
+    with resumable(out, force=force) as checkpoints:
         with show_progress("dense") as report:
             checkpoint = checkpoints / "dense"
             dense = train(
                 model, data, epochs=epochs, seed=seed, checkpoint=checkpoint, progress=report
             )
         tickets = _prune_all(dense, data, epochs, seed, checkpoints)
+        for folder in (dense_folder, ticket_folder):
+            refuse_finished(folder, force=force)
         save_dense(dense, dense_folder, data=data.options)
         tickets[SAVED].save(ticket_folder)
 

@@ -19,13 +19,16 @@ def use_machine(threads: int | None) -> None:
 
     Torch counts the machine's cores, also in a container that is given few of them, where threads
     that wait for one another make everything slow. Memory, once freed, is kept for the next step.
+    One of several processes, as torchrun starts them, is refused.
     """
     import torch
     from joblib import cpu_count
 
     from biprune.checks import check_whole
+    from biprune.distributed import check_one_process
     from biprune.heap import keep_freed_memory
 
+    check_one_process("biprune")
     if threads is None:
         threads = min(torch.get_num_threads(), cpu_count())
     check_whole("--threads", threads, at_least=1)

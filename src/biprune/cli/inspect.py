@@ -32,7 +32,12 @@ def inspect_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a saved ticket, dense run or small model is, what it reached and what it cost."""
-    from biprune.deploy.files.artifact import check_fields, read_artifact, read_metadata
+    from biprune.deploy.files.artifact import (
+        check_fields,
+        read_artifact,
+        read_metadata,
+        whole,
+    )
     from biprune.deploy.files.dense import DENSE_FIELDS
     from biprune.ticket import saved_masks
 
@@ -41,31 +46,39 @@ def inspect_command(
     if kind == "small":
         _show_small(metadata, folder, as_json=as_json)
         return
+    masks = None
     if kind == "dense":
         check_fields(metadata, folder, **DENSE_FIELDS)
-        facts, masks = dense_facts(metadata), None
     else:
         masks = saved_masks(metadata, tensors, folder)
-        facts = ticket_facts(metadata, masks)
+    with whole(folder):
+        facts = dense_facts(metadata) if masks is None else ticket_facts(metadata, masks)
+        history = _history(metadata["history"])
+        notes = [f"note: {record['note']}" for record in metadata["history"] if "note" in record]
     if as_json:
         print_json(metadata if masks is None else {**metadata, "masks": _mask_document(masks)})
         return
     print_facts(facts)
     if masks is not None:
         _print_layers(masks)
-    _print_history(metadata["history"])
+    if history:
+        headers = ("stage", "history", "first", "last", "epochs")
+        print_table(headers, history, numeric=headers[2:])
+    print_lines(*notes)
 
 
 def _show_small(metadata: Metadata, folder: Path, *, as_json: bool) -> None:
+    from biprune.deploy.files.artifact import whole
     from biprune.deploy.files.small import TRAINED, saved_certificate
 
     certificate = saved_certificate(metadata, folder)
     if as_json:
         print_json(metadata)
         return
-    model = "your own" if metadata["model"] is None else metadata["model"]["name"]
-    facts, trained = {"model": f"{model}, made smaller"}, bool(metadata.get(TRAINED))
-    print_certificate(certificate, facts, trained_since=trained)
+    with whole(folder):
+        model = "your own" if metadata["model"] is None else metadata["model"]["name"]
+        facts, trained = {"model": f"{model}, made smaller"}, bool(metadata.get(TRAINED))
+        print_certificate(certificate, facts, trained_since=trained)
 
 
 def _mask_document(masks: Masks) -> dict[str, Any]:
@@ -94,8 +107,8 @@ def _print_layers(masks: Masks) -> None:
     print_table(headers, rows, numeric=("kept", "total", "sparsity"))
 
 
-def _print_history(history: Sequence[Metadata]) -> None:
-    """First and last value of what each stage recorded, and the notes between stages."""
+def _history(history: Sequence[Metadata]) -> list[tuple[str, ...]]:
+    """First and last value of what each stage recorded."""
     epochs = [record for record in history if "epoch" in record]
     rows = []
     for stage in dict.fromkeys(record["stage"] for record in epochs):
@@ -103,8 +116,5 @@ def _print_history(history: Sequence[Metadata]) -> None:
         for title, key in (("loss", "loss"), ("validation, %", "accuracy"), ("mask IoU", "iou")):
             if key in records[0]:
                 first, last = (f"{record[key]:.4f}" for record in (records[0], records[-1]))
-                rows.append((stage, title, first, last, str(records[-1]["epoch"])))
-    if rows:
-        headers = ("stage", "history", "first", "last", "epochs")
-        print_table(headers, rows, numeric=headers[2:])
-    print_lines(*(f"note: {record['note']}" for record in history if "note" in record))
+                rows.append((str(stage), title, first, last, str(records[-1]["epoch"])))
+    return rows

@@ -62,8 +62,8 @@ def build_model(
 
 def _check_fits(name: str, model: nn.Module, data: Dataset) -> None:
     """Refuse a model that does not run on the data before it is trained."""
-    from biprune.deploy.outputs import check_runs
     from biprune.request import example_of
+    from biprune.structured.outputs import check_runs
 
     inputs = example_of(data, model)
     assert inputs is not None

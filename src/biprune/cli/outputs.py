@@ -29,21 +29,25 @@ def refuse_finished(folder: Path, *, force: bool) -> None:
 
 
 @contextmanager
-def resumable(folder: Path) -> Iterator[Path]:
+def resumable(folder: Path, *, force: bool) -> Iterator[Path]:
     """The folder for checkpoints of a run into `folder`; gone once the result is saved.
 
-    Ctrl-C leaves it, and says how to go on.
+    No other run can write into `folder` meanwhile. Ctrl-C leaves the checkpoints, and says how to
+    go on.
     """
+    from biprune.claims import claimed
     from biprune.deploy.files.artifact import UNFINISHED
 
     checkpoints = folder / UNFINISHED
-    try:
-        yield checkpoints
-    except KeyboardInterrupt:
-        if any(checkpoints.rglob("*.checkpoint")):
-            advice = f"Run the same command again to go on from {checkpoints}."
-        else:
-            advice = "No epoch was finished, so there is nothing to go on from."
-        print(f"interrupted. {advice}", file=sys.stderr)
-        raise
-    shutil.rmtree(checkpoints, ignore_errors=True)
+    with claimed(folder):
+        refuse_finished(folder, force=force)  # another run may have been faster
+        try:
+            yield checkpoints
+        except KeyboardInterrupt:
+            if any(checkpoints.rglob("*.checkpoint")):
+                advice = f"Run the same command again to go on from {checkpoints}."
+            else:
+                advice = "No epoch was finished, so there is nothing to go on from."
+            print(f"interrupted. {advice}", file=sys.stderr)
+            raise
+        shutil.rmtree(checkpoints, ignore_errors=True)

@@ -11,7 +11,7 @@ import typer
 from biprune.cli import options
 from biprune.cli.budget import print_budget
 from biprune.cli.models import OwnModel, model_argument, own_model, own_options
-from biprune.cli.outputs import output_folder, resumable
+from biprune.cli.outputs import output_folder, refuse_finished, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
 from biprune.cli.summary import ticket_facts
@@ -56,6 +56,12 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
 ]
+AttentionUnit = Annotated[
+    str, typer.Option(metavar="UNIT", help="Of attention, groups are 'heads' or their 'width'.")
+]
+Streams = Annotated[
+    bool, typer.Option("--streams", help="Prune residual streams too; the small model is a graph.")
+]
 Include = Annotated[
     list[str] | None,
     typer.Option(metavar="PATTERN", help="Prune only these parameters; repeatable."),
@@ -76,6 +82,8 @@ def prune_command(
     scope: Scope = None,
     budget: Budget = None,
     round_to: RoundTo = 1,
+    attention: AttentionUnit = "heads",
+    streams: Streams = False,
     epochs: Epochs = None,
     settings: Settings = None,
     include: Include = None,
@@ -97,24 +105,27 @@ def prune_command(
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
     from biprune.cli.device import check_device, use_machine
-    from biprune.deploy.files.artifact import read_metadata
+    from biprune.deploy.files.artifact import check_fields, read_metadata
+    from biprune.deploy.files.dense import DENSE_FIELDS
     from biprune.groups import Groups
     from biprune.request import Request
 
     kept = None if budget is None else _parsed_budget(budget)
-    Request(sparsity, structure, scope, kept, round_to)
+    cut: Any = {"attention": attention, "streams": streams}
+    Request(sparsity, structure, scope, kept, round_to, **cut)
     check_device(device)
     use_machine(threads)
     chosen = build_method(method, settings, epochs)
     given_options = own_options(model, model_option)
     source = read_metadata(dense, "dense")
+    check_fields(source, dense, **DENSE_FIELDS)
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)
     dataset = load_data(**_data_options(source, dense, root), download=download)
     start = load_dense(dense, own_model(model, given_options, dense, dataset))
     start.model.to(device)
-    with resumable(folder) as checkpoints:
+    with resumable(folder, force=force) as checkpoints:
         with show_progress(method) as report:
             ticket = prune(
                 start,
@@ -125,6 +136,7 @@ def prune_command(
                 scope=scope,
                 budget=kept,
                 round_to=round_to,
+                **cut,
                 seed=seed,
                 include=include,
                 exclude=exclude,
@@ -135,6 +147,7 @@ def prune_command(
                 checkpoint=checkpoints,
                 progress=report,
             )
+        refuse_finished(folder, force=force)
         ticket.save(folder)
 
     metadata = read_metadata(folder)
@@ -170,6 +183,6 @@ def _data_options(source: Mapping[str, Any], dense: Path, root: Path | None) -> 
     data = dict(source["data"])
     if root is None:
         return data
-    if data["name"].startswith("folder:"):
+    if str(data.get("name")).startswith("folder:"):
         return {**data, "name": f"folder:{root}"}
     return {**data, "root": str(root)}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -13,6 +13,7 @@ from biprune.cli import options
 from biprune.cli.results import check_report, print_results
 from biprune.cli.sweeps import run_sweep
 from biprune.cli.tables import print_json, print_lines
+from biprune.experiments.costs import SPEEDS, Scale, listed
 
 if TYPE_CHECKING:
     from biprune.experiments.reference import ReferencePoint
@@ -23,10 +24,6 @@ $ biprune reproduce --list
 $ biprune reproduce trajectory-cifar10-resnet20 --scale smoke --report report.html
 $ biprune reproduce snapshot --scale laptop --root data --workers 2
 Run the same command again after a kill: what is recorded is not run again."""
-
-Scale = Literal[
-    "paper", "laptop", "smoke"
-]  # as in biprune.experiments.presets, which imports torch
 
 
 def reproduce_command(
@@ -51,15 +48,15 @@ def reproduce_command(
 
     At scale paper, where the settings are the paper's, its accuracies are drawn beside ours.
     """
+    if list_names:
+        _print_list(as_json)
+        return
     from biprune.cli.device import check_device, use_machine
     from biprune.comparing import stored_records
     from biprune.experiments.presets import PRESETS, get_preset
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
 
-    if list_names:
-        _print_list(as_json)
-        return
     if not names:
         raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")
     check_device(device)
@@ -80,26 +77,12 @@ def reproduce_command(
 
 
 def _print_list(as_json: bool) -> None:
-    from biprune.experiments.presets import PRESETS
-    from biprune.experiments.presets.estimate import SPEEDS, estimate
-
-    costs = {
-        name: {scale: estimate(preset.specs(scale)) for scale in SPEEDS}
-        for name, preset in PRESETS.items()
-    }
+    presets = listed()
     if as_json:
-        documents = {
-            name: {
-                "source": preset.source,
-                "summary": preset.summary,
-                "cost": {scale: asdict(cost) for scale, cost in costs[name].items()},
-            }
-            for name, preset in PRESETS.items()
-        }
-        print_json(documents)
+        print_json({name: asdict(preset) for name, preset in presets.items()})
         return
-    for name, preset in PRESETS.items():
-        times = [f"{scale} {costs[name][scale].time(speed)}" for scale, speed in SPEEDS.items()]
+    for name, preset in presets.items():
+        times = [f"{scale} {preset.cost[scale].time(speed)}" for scale, speed in SPEEDS.items()]
         print_lines(name, f"    {preset.source}: {preset.summary}", f"    {', '.join(times)}")
 
 

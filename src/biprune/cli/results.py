@@ -26,7 +26,7 @@ def accuracy_tables(records: Iterable[RunRecord]) -> list[Table]:
 
 
 def _accuracy_table(comparison: Comparison) -> Table:
-    from biprune.report.formatting import percent_of
+    from biprune.report.wording import percent_of
 
     sparsities = [percent_of(sparsity) for sparsity in comparison.sparsities]
     rows = [
@@ -45,7 +45,7 @@ def _accuracy_table(comparison: Comparison) -> Table:
 
 
 def _shown(cell: Cell | None) -> str:
-    from biprune.report.formatting import spread
+    from biprune.report.wording import spread
 
     if cell is None:
         return "-"
@@ -56,8 +56,10 @@ def _shown(cell: Cell | None) -> str:
 def check_report(report: Path | None) -> None:
     """Refuse a page that cannot be written before the runs, not after them."""
     from biprune.files import writable_folder
+    from biprune.report import require_charts
 
     if report is not None:
+        require_charts()
         writable_folder(report.parent)
 
 

@@ -31,13 +31,17 @@ def shrink_command(
     function, and the certificate says how much that is.
     """
     from biprune import Certificate, save_small
+    from biprune.claims import claimed
 
     opened = open_ticket(ticket, model, model_option)
     if ticket.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the ticket itself. Choose another folder.")
     refuse_finished(out, force=force)
-    small = opened.shrink(sample_input(opened, input_shape))
-    folder = save_small(small, out)
+    inputs = sample_input(opened, input_shape)
+    with claimed(out):
+        small = opened.shrink(inputs)
+        refuse_finished(out, force=force)
+        folder = save_small(small, out)
     certificate = small.certificate
     assert isinstance(certificate, Certificate)
     if as_json:

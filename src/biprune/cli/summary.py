@@ -30,9 +30,9 @@ def ticket_facts(metadata: Metadata, masks: Masks) -> dict[str, str]:
         "seed": str(metadata["seed"]),
         "structure": f"{masks.structure.name}, scope {masks.structure.scope}",
         "sparsity asked": f"{metadata['sparsity']:g}{_of_what(masks)}",
-        "reached": _reached(masks),
+        "reached": _reached(masks, metadata["num_weights"]),
         **_measured(metadata),
-        **({"rounds before": str(metadata["num_rounds"])} if metadata["num_rounds"] else {}),
+        **({"rounds before": str(len(metadata["rounds"]))} if metadata["rounds"] else {}),
     }
 
 
@@ -42,11 +42,16 @@ def _of_what(masks: Masks) -> str:
     return "" if measure == "units" else f" of the {measure}"
 
 
-def _reached(masks: Masks) -> str:
-    """Sparsity in units and in weights, a line each where a unit is more than a weight."""
+def _reached(masks: Masks, whole: int) -> str:
+    """Sparsity in units and in weights, a line each where a unit is more than a weight.
+
+    Of how many in the `whole` model is said where most of them were not offered.
+    """
     total = sum(mask.numel() for mask in masks.values())
     kept = round((1 - masks.weight_sparsity) * total)
     text = f"{masks.weight_sparsity:.4f}: {kept:,} of {total:,} weights kept"
+    if total < whole / 2:
+        text += f", of {whole:,} in the model"
     unit = {"filter": "filters", "channel": "channels", "group": "coupled filters"}
     if masks.structure.name not in unit:
         return text

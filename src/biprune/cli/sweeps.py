@@ -15,6 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biprune.cli.results import accuracy_tables
+from biprune.files import printable
 
 if TYPE_CHECKING:
     from biprune import Event
@@ -38,7 +39,8 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
         print(f"interrupted. {again} {runner.store.folder}.", file=sys.stderr)
         raise
     if show.records and all(record.status == "failed" for record in show.records):
-        raise ValueError(f"No run finished. The first failed with: {show.records[0].error}")
+        error = printable(str(show.records[0].error))
+        raise ValueError(f"No run finished. The first failed with: {error}")
     return show.records
 
 
@@ -71,7 +73,8 @@ class _Lines:
     def add(self, record: RunRecord) -> None:
         """A run has ended, or was there before."""
         if self._count(record):
-            print(f"{self._status()}: {_outcome(record)}", file=sys.stderr, flush=True)
+            line = printable(f"{self._status()}: {_outcome(record)}")
+            print(line, file=sys.stderr, flush=True)
 
     def _count(self, record: RunRecord) -> bool:
         """Take a run off what is left, and the dense one it started from; whether it ran now."""
@@ -110,12 +113,13 @@ class _Screen(_Lines):
 
     def hear(self, spec: RunSpec, event: Event) -> None:
         """The epoch that the run at hand is in."""
-        self._current = f"{_name(spec)}: epoch {event.epoch + 1} of {event.epochs} ({event.stage})"
+        self._current = f"{spec}: epoch {event.epoch + 1} of {event.epochs} ({event.stage})"
 
     def add(self, record: RunRecord) -> None:
         """Count it, and put it into the table."""
         if self._count(record):  # many may be there before, and a table takes its time
             self._tables = accuracy_tables(self.records)
+            self._live.refresh()  # a short run may end between two refreshes
 
     def _rendered(self) -> Group:
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
@@ -134,16 +138,12 @@ def _cost(spec: RunSpec) -> float:
     return spec.build_method().data_passes(spec.sparsity)
 
 
-def _name(spec: RunSpec) -> str:
-    return f"{spec.method} {100 * spec.sparsity:g} % {spec.structure} seed {spec.seed}"
-
-
 def _outcome(record: RunRecord) -> str:
     if record.status == "failed":
-        return f"{_name(record.spec)} failed: {record.error}"
+        return f"{record.spec} failed: {record.error}"
     if record.test_accuracy is None:
-        return f"{_name(record.spec)} done"
-    return f"{_name(record.spec)} {record.test_accuracy:.2f} %"
+        return f"{record.spec} done"
+    return f"{record.spec} {record.test_accuracy:.2f} %"
 
 
 def _duration(seconds: float) -> str:

@@ -9,12 +9,15 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
+from biprune.files import printable
+from biprune.sealed import finite
+
 Cell = RenderableType
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """The whole of stdout under `--json`."""
-    print(json.dumps(document, indent=1))
+    """The whole of stdout under `--json`; numbers that JSON lacks are words, as in our files."""
+    print(json.dumps(finite(document), indent=1, allow_nan=False))
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
@@ -23,7 +26,7 @@ def print_facts(facts: Mapping[str, str]) -> None:
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
     for name, value in facts.items():
-        grid.add_row(name, value)
+        grid.add_row(_shown(name), _shown(value))
     _console().print(grid)
 
 
@@ -48,16 +51,18 @@ def new_table(
     """The same, to be shown among other things."""
     table = Table(
         box=box.SIMPLE_HEAD,
-        title=title,
+        title=None if title is None else _shown(title),
         title_justify="left",
         title_style="bold",
         padding=(0, 1, 0, 0),
         pad_edge=False,
     )
     for header in headers:
-        table.add_column(header, justify="right" if header in numeric else "left", overflow="fold")
+        table.add_column(
+            _shown(header), justify="right" if header in numeric else "left", overflow="fold"
+        )
     for row in rows:
-        table.add_row(*row)
+        table.add_row(*(_shown(cell) if isinstance(cell, str) else cell for cell in row))
     return table
 
 
@@ -69,7 +74,12 @@ def print_text(text: RenderableType) -> None:
 def print_lines(*lines: str) -> None:
     """Lines to copy, such as commands: never wrapped."""
     for line in lines:
-        _console().print(line, soft_wrap=True)
+        _console().print(printable(line), soft_wrap=True)
+
+
+def _shown(text: str) -> str:
+    """Escape sequences spelled out, as files may hold them; line breaks may be ours."""
+    return "\n".join(map(printable, text.split("\n")))
 
 
 def _console() -> Console:

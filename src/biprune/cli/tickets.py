@@ -40,7 +40,7 @@ def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
     import torch
 
     from biprune.batches import device_of
-    from biprune.deploy.outputs import check_runs
+    from biprune.structured.outputs import check_runs
 
     if shape is not None:
         inputs = torch.zeros(2, *_sizes(shape), device=device_of(ticket.model))

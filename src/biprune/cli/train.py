@@ -8,7 +8,7 @@ from typing import Annotated
 import typer
 
 from biprune.cli import options
-from biprune.cli.outputs import output_folder, resumable
+from biprune.cli.outputs import output_folder, refuse_finished, resumable
 from biprune.cli.progress import show_progress
 from biprune.cli.summary import dense_facts
 from biprune.cli.tables import print_facts, print_json, print_lines
@@ -102,7 +102,7 @@ def train_command(
         download=download,
     )
     network = build_model(model, dataset, model_options, seed=seed).to(device)
-    with resumable(folder) as checkpoints:
+    with resumable(folder, force=force) as checkpoints:
         with show_progress("train") as report:
             result = train(
                 network,
@@ -116,6 +116,7 @@ def train_command(
                 checkpoint=checkpoints,
                 progress=report,
             )
+        refuse_finished(folder, force=force)
         save_dense(result, folder, data=dataset.options)
 
     metadata = read_metadata(folder)

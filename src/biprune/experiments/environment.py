@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import platform
 import subprocess
+import tomllib
 from datetime import UTC, datetime
 from functools import cache
 from importlib.metadata import version
@@ -13,11 +14,14 @@ from typing import Any
 
 import torch
 
+from biprune import __version__
+
 
 def environment(device: str = "cpu") -> dict[str, Any]:
     """Versions, the machine with the `device` that was used, and the time, JSON-able."""
     return {
-        **{name: version(name) for name in ("biprune", "torch", "numpy")},
+        "biprune": __version__,
+        **{name: version(name) for name in ("torch", "numpy")},
         "python": platform.python_version(),
         "system": platform.platform(),
         "processor": _processor(),
@@ -44,14 +48,33 @@ def _processor() -> str:
 def revision() -> str | None:
     """The commit of biprune's own checkout, marked where it has changes; None outside one.
 
-    As of the first call: call it before a long run, in whose time the checkout may move on.
+    A repository that the package merely lies in, as inside of its `.venv` or among its sources, is
+    another's. As of the first call: call it before a long run, in whose time the checkout may move
+    on.
     """
-    command = ["git", "describe", "--always", "--dirty", "--abbrev=12", "--exclude=*"]
-    folder = Path(__file__).parent
+    source = Path(__file__).resolve()
+    root = source.parents[3]
+    if not _is_ours(root):
+        return None
+    # What git tells its hooks names another repository, and the search is not to go above ours.
+    own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    own["GIT_CEILING_DIRECTORIES"] = str(root.parent)
+
+    def git(*arguments: str) -> str:
+        command = ["git", "-C", str(root), *arguments]
+        options = {"capture_output": True, "text": True, "timeout": 10, "check": True}
+        return subprocess.run(command, env=own, **options).stdout.strip()
+
     try:
-        done = subprocess.run(
-            command, cwd=folder, capture_output=True, text=True, timeout=10, check=True
-        )
+        git("ls-files", "--error-unmatch", str(source))
+        return git("describe", "--always", "--dirty", "--abbrev=12", "--exclude=*")
     except (OSError, subprocess.SubprocessError):
         return None
-    return done.stdout.strip()
+
+
+def _is_ours(root: Path) -> bool:
+    try:
+        project = tomllib.loads((root / "pyproject.toml").read_text(encoding="utf-8"))
+    except (OSError, ValueError):
+        return False
+    return project.get("project", {}).get("name") == "biprune"

@@ -18,7 +18,8 @@ class RunRecord(BaseModel):
     units by name. Passes and seconds are those of training and pruning, without the dense run's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    # Whoever writes the JSON decides how it spells NaN.
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
 
     spec: RunSpec
     resolved: dict[str, Any]

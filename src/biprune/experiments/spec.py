@@ -84,6 +84,9 @@ class RunSpec(BaseModel):
             Request(self.sparsity, self.structure, self.scope, allow_empty=self.allow_empty)
         return self
 
+    def __str__(self) -> str:
+        return f"{self.method} {100 * self.sparsity:g} % {self.structure} seed {self.seed}"
+
     def build_method(self) -> Method:
         """The method with its settings."""
         return get_method(self.method, self.settings)

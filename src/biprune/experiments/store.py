@@ -13,7 +13,8 @@ from pydantic import ValidationError
 
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
-from biprune.files import writable_folder, write_text
+from biprune.files import printable, writable_folder
+from biprune.sealed import read_document, write_document
 
 logger = logging.getLogger(__name__)
 
@@ -31,9 +32,10 @@ class Store:
         its default: the default has changed, and the key has not.
         """
         path = self._record_path(spec.key)
-        if not path.exists():
+        try:
+            record = _read(path)
+        except FileNotFoundError:
             return None
-        record = _read(path)
         for name, was, now in _differences(record.resolved, spec.resolved):
             raise ValueError(
                 f"The record {str(path)!r} is of another run: its {name} was {was!r}, now it is "
@@ -44,16 +46,23 @@ class Store:
 
     def put(self, record: RunRecord) -> None:
         """Write a record, in place of an older one of the same run."""
-        write_text(self._record_path(record.key), record.model_dump_json(indent=1) + "\n")
+        write_document(self._record_path(record.key), record.model_dump(mode="json"))
 
     def __iter__(self) -> Iterator[RunRecord]:
-        """Every record, in the order of the keys, but for those made with defaults of the past.
+        """Every sound record, in the order of the keys, made with defaults of today.
 
-        Their runs would be others today: they have other keys than their files are named by.
+        Runs of past defaults would be others today: they have other keys than their files are named
+        by. Damaged records are listed in a warning, with what is wrong with each.
         """
         past = 0
         for path in sorted(self.folder.glob("records/*.json")):
-            record = _read(path)
+            try:
+                record = _read(path)
+            except FileNotFoundError:
+                continue  # just deleted
+            except ValueError as error:
+                logger.warning("%s It is left out.", error)
+                continue
             if record.key == path.stem:
                 yield record
             else:
@@ -88,14 +97,16 @@ class Store:
 
 def _read(path: Path) -> RunRecord:
     try:
-        return RunRecord.model_validate_json(path.read_text(encoding="utf-8"))
+        return RunRecord.model_validate(read_document(path))
     except ValidationError as error:
         first = error.errors()[0]
-        where = ".".join(map(str, first["loc"])) or "its contents"
+        where = printable(".".join(map(str, first["loc"]))) or "its contents"
         raise ValueError(
-            f"{str(path)!r} cannot be read as a record: {where}: {first['msg']}. Delete it to run "
-            "it again."
+            f"{str(path)!r} cannot be read as a record: {where}: {printable(first['msg'])}. Delete "
+            "it to run it again."
         ) from None
+    except ValueError as error:
+        raise ValueError(f"{error} Delete it to run it again.") from None
 
 
 def _differences(

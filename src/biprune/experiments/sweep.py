@@ -2,19 +2,14 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import signal
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 
-import torch
-
+from biprune.distributed import check_one_process
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.spec import TRAIN, RunSpec, covered_by
-from biprune.heap import keep_freed_memory
+from biprune.experiments.workers import run_in_workers
 
 
 def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:
@@ -24,6 +19,7 @@ def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iter
     What is done is in the store: after a kill the same call goes on. With several `workers` the
     threads of this process are shared out among them, and each epoch's progress is not heard.
     """
+    check_one_process("compare")
     wanted = {spec.key: spec for spec in specs}
     missing: list[RunSpec] = []
     for spec in wanted.values():
@@ -70,30 +66,5 @@ def _attempts(
     if workers <= 1:
         yield from ((spec, runner.run(spec, wait=False)) for spec in specs)
         return
-    threads = max(1, torch.get_num_threads() // workers)
     silent = replace(runner, progress=None)  # what listens lives in this process
-    context = multiprocessing.get_context("spawn")
-    others = multiprocessing.active_children()
-    try:
-        with ProcessPoolExecutor(workers, context, _start_worker, (threads,)) as pool:
-            futures = {pool.submit(silent.run, spec, wait=False): spec for spec in specs}
-            own = [child for child in multiprocessing.active_children() if child not in others]
-            try:
-                for future in as_completed(futures):
-                    yield futures[future], future.result()
-            except BaseException:
-                # The pool finds itself broken, drops what waits, and is left once all have ended.
-                for child in own:
-                    child.terminate()
-                raise
-    except BrokenProcessPool:
-        raise OSError(
-            "A worker process died, perhaps for want of memory. What is finished is kept: run the "
-            "same again, with fewer `workers`."
-        ) from None
-
-
-def _start_worker(threads: int) -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which ends us
-    torch.set_num_threads(threads)
-    keep_freed_memory()
+    yield from run_in_workers(specs, silent, workers)

@@ -15,8 +15,16 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from biprune.batches import Batch, count_batches, device_of, endless, num_samples, to_device
-from biprune.loop import Cost, Setup, check_loss, train_mode_
+from biprune.batches import (
+    Batch,
+    count_batches,
+    device_of,
+    endless,
+    loss_of,
+    num_samples,
+    to_device,
+)
+from biprune.loop import Cost, Setup, train_mode_
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
 from biprune.methods.gates import Gates, gated_parameters
 from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
@@ -63,7 +71,7 @@ class Scoring:
     def loss(self, batch: Batch) -> Tensor:
         """One forward pass."""
         self.forward_passes += 1
-        return check_loss(self.setup.loss(self.model, batch))
+        return loss_of(self.setup.loss, self.model, batch)
 
     def gradients(
         self,

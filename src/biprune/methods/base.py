@@ -15,6 +15,7 @@ from biprune.checkpoint import State, load_tensors_
 from biprune.checks import check_whole
 from biprune.groups import Groups
 from biprune.loop import Cost, Record, Setup
+from biprune.masked import Rows
 from biprune.masks import Masks
 from biprune.parameters import Patterns, parameter_names, prunable
 from biprune.schedule import Shape
@@ -55,13 +56,18 @@ class Start:
 
 @dataclass(frozen=True)
 class Target:
-    """How much to prune, in which units, of which tensors."""
+    """How much to prune, in which units, of which tensors.
+
+    `found` are weights that only a run of the model tells, with their output dimensions (see
+    `uses`): they are prunable beside those of the known layers.
+    """
 
     sparsity: float
     structure: Structure
     include: Patterns = None
     exclude: Patterns = None
     allow_empty: bool = False
+    found: Mapping[str, tuple[int, ...]] = field(default_factory=dict)
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -72,6 +78,7 @@ class Target:
             "include": self.include,
             "exclude": self.exclude,
             "allow_empty": self.allow_empty,
+            **({"found": sorted(self.found)} if self.found else {}),
         }
 
     def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
@@ -79,7 +86,13 @@ class Target:
         if isinstance(self.structure, Groups):
             parameters = parameter_names(model)
             return {name: parameters[name] for name in self.structure.tensors}
-        return prunable(model, self.structure, include=self.include, exclude=self.exclude)
+        return prunable(
+            model, self.structure, include=self.include, exclude=self.exclude, found=self.found
+        )
+
+    def scored_rows(self, model: nn.Module, *, dead: bool) -> Rows | None:
+        """The rows whose scores stand still while they keep nothing; None if all are scored."""
+        return None if dead or not self.structure.has_rows else Rows(model, self.found)
 
     def check(self, model: nn.Module) -> None:
         """Refuse what cannot be reached on `model`, before anything is trained."""

@@ -69,6 +69,7 @@ class BiLevelOptimizer:
         if how.follow_weights:  # it was |theta| that chose; from now on |theta| + scores does
             for score in self.scores.values():
                 score.zero_()
+        self._rows = target.scored_rows(model, dead=how.score_dead_rows)
         self._lower_level = MaskedSGD(
             model,
             weights,
@@ -173,6 +174,8 @@ class BiLevelOptimizer:
         self, gradients: dict[str, Tensor], masked: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
         """Empties `gradients`, as `_move_mask` does: their memory must be free when it selects."""
+        if self._rows is not None:
+            self._rows.silence_dead_(gradients, self.masks)
         names = list(gradients)
         return {n: self.upper_gradient_(n, gradients.pop(n), masked[n]) for n in names}
 
@@ -209,11 +212,14 @@ class BiLevelOptimizer:
 
     @torch.no_grad()
     def implicit_ratio(self) -> float:
-        """||(1/gamma) m g g|| / ||theta g|| at the present gradients (a host sync)."""
+        """||(1/gamma) m g g|| / ||theta g|| at the gradients that move the scores (a host sync)."""
         if not self.settings.implicit_gradient:
             return 0.0
         implicit, direct = [], []
-        for name, gradient in self._masked.gradients().items():
+        gradients = self._masked.gradients()
+        if self._rows is not None:
+            self._rows.silence_dead_(gradients, self.masks)
+        for name, gradient in gradients.items():
             implicit.append((self._masked_gradient(name, gradient) * gradient).norm())
             direct.append((self.theta[name] * gradient).norm())
         size = torch.stack(direct).norm() if direct else 0.0

@@ -78,7 +78,9 @@ class BiP(TrainingMethod):
     momentum they had. With `retrain_epochs` the found mask is retrained at `retrain_lr`, from BiP's
     own weights or from those of `rewind_epoch` of the dense run (the paper's rewinding study).
     The scores have a `score_momentum` of their own (None: `momentum`); those of pruned weights are
-    learned with `score_pruned`. Masks are drawn anew every `mask_every` iterations and at the end
+    learned with `score_pruned`, but for rows without any kept weight: with `score_dead_rows` these
+    too, which a norm behind them makes explode (then `paper` is Algorithm A1 to the letter). Masks
+    are drawn anew every `mask_every` iterations and at the end
     of the `ramp`, after which with `settle` they are fixed. None for either is as the structure
     asks for: single weights are scored when pruned and do not settle, units of many weights are
     not and do.
@@ -90,7 +92,7 @@ class BiP(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = False
 
-    settings_version: ClassVar[int] = 4
+    settings_version: ClassVar[int] = 5  # dead rows
 
     epochs: int = 100
     schedule: Shape = "cosine"
@@ -100,6 +102,7 @@ class BiP(TrainingMethod):
     score_momentum: float | None = None
     score_optimizer: ScoreOptimizer = "sgd"
     score_pruned: bool | None = None
+    score_dead_rows: bool = False
     mask_every: int = 1
     settle: bool | None = None
     gamma: float = 1.0
@@ -207,7 +210,7 @@ class PaperBiP(BiP):
 
     name: ClassVar[str] = "bip-paper"
     summary: ClassVar[str] = "the same with the settings of the paper"
-    settings_version: ClassVar[int] = 1
+    settings_version: ClassVar[int] = 2  # dead rows
 
     lr: float = 0.01
     nesterov: bool = False

@@ -13,6 +13,8 @@ learn, but for those that coupled groups prune with their filters; biases do not
 Where this differs from the BiP authors' version: the scores are a copy of the weights. There they
 share storage, so that the "frozen" weights move with them.
 Filters and channels are pooled by the L2 norm of |s|, as in that version.
+Where it differs from both: the scores of rows without any kept weight stand still, for a norm
+behind such a row makes its gradient explode (`score_dead_rows` learns them too).
 """
 
 from __future__ import annotations
@@ -55,12 +57,14 @@ class Hydra(TrainingMethod):
     name: ClassVar[str] = "hydra"
     summary: ClassVar[str] = "learn scores under frozen weights, then fine-tune"
     citation: ClassVar[str] = "Sehwag et al., NeurIPS 2020"
+    settings_version: ClassVar[int] = 2  # dead rows
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
 
     epochs: int = 200
     schedule: Shape = "cosine"
     score_lr: float = 0.1
+    score_dead_rows: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -93,6 +97,7 @@ class HydraAlgorithm:
         self.scores = side_by_side(scores)
         self._selector = target.selector()
         self.masked = Masked(weights, self._select())
+        self._rows = target.scored_rows(start.model, dead=method.score_dead_rows)
         masked = {id(weight) for weight in weights.values()}  # of groups, norms among them
         norms = [p for p in norm_parameters(start.model) if id(p) not in masked]
         self._optimizer = make_sgd(
@@ -123,7 +128,10 @@ class HydraAlgorithm:
             loss = backward(group[0]).item()
         if not math.isfinite(loss):
             return loss  # before NaN scores could be ranked
-        for name, gradient in self.masked.gradients().items():
+        gradients = self.masked.gradients()
+        if self._rows is not None:
+            self._rows.silence_dead_(gradients, self.masked.masks)
+        for name, gradient in gradients.items():
             direct = gradient.mul_(self.masked.theta[name])
             self.scores[name].grad = direct.mul_(self.scores[name].sign())
         self._optimizer.step()

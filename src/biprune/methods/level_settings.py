@@ -19,7 +19,9 @@ class LevelSettings:
     With `follow_weights` the mask is chosen by |theta| + scores, which start at 0, otherwise by
     scores that start as `score_init` says. `couple_gamma` decays theta by gamma in place of
     `weight_decay`; `freeze_pruned` leaves pruned entries of theta as they are, and without
-    `score_pruned` those of the scores get no gradient.
+    `score_pruned` those of the scores get no gradient. Nor do those of rows without any kept weight
+    (see `Rows.silence_dead_`), unless `score_dead_rows`, as Algorithm A1 has it to the
+    letter.
     """
 
     lr: float = 0.01
@@ -38,6 +40,7 @@ class LevelSettings:
     couple_gamma: bool = False
     freeze_pruned: bool = False
     score_pruned: bool = True
+    score_dead_rows: bool = False
 
     def __post_init__(self) -> None:
         check_rate("score_lr", self.score_lr)

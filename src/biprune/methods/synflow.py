@@ -22,7 +22,7 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch
+from biprune.batches import Batch, logits_of
 from biprune.checkpoint import only_tensors
 from biprune.checks import check_whole
 from biprune.masked import apply_masks_
@@ -63,12 +63,7 @@ class SynFlow(AtInit):
 def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, Tensor]:
     """|theta * dR/dtheta| summed over each unit: one forward and one backward pass."""
     scoring.forward_passes += 1
-    output = scoring.model(ones)
-    if not isinstance(output, Tensor):
-        raise ValueError(
-            f"SynFlow sums the model's output, which is no tensor but {type(output).__name__}. "
-            "Use another method for this model."
-        )
+    output = logits_of(scoring.model(ones))
     weights = list(scoring.weights.values())
     gradients = scoring.gradients(output.sum(), weights)
     products = [(w.detach() * g).abs() for w, g in zip(weights, gradients, strict=True)]

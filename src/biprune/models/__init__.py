@@ -9,11 +9,12 @@ from types import NoneType
 
 import torch
 from torch import nn
+from torch.overrides import TorchFunctionMode
 
 from biprune.models.resnet import resnet8, resnet18, resnet20, resnet32, resnet50, resnet56
 from biprune.models.vgg import vgg16
 
-__all__ = ["MODELS", "ModelEntry", "check_model", "create_model"]
+__all__ = ["MODELS", "ModelEntry", "check_model", "create_model", "skeleton"]
 
 JSON_SCALARS = (str, int, float, bool, NoneType)
 
@@ -101,8 +102,29 @@ def check_model(name: str, options: Mapping[str, object]) -> None:
     The user's own is not built, since it may depend on the data's sizes.
     """
     if ":" not in name:
-        with torch.device("meta"):
-            create_model(name, **options)  # pyright: ignore[reportArgumentType]
+        skeleton(name, **options)
+
+
+def skeleton(name: str, **options: object) -> nn.Module:
+    """The network that `create_model` would build, without memory for its tensors."""
+    with torch.device("meta"), _Undrawn():
+        return create_model(name, **options)  # pyright: ignore[reportArgumentType]
+
+
+class _Undrawn(TorchFunctionMode):
+    """No initial values: to draw some on meta, torch would import its compiler, for seconds."""
+
+    def __torch_function__(
+        self,
+        func: Callable[..., object],
+        types: object,
+        args: tuple[object, ...] = (),
+        kwargs: Mapping[str, object] | None = None,
+    ) -> object:
+        kwargs = kwargs or {}
+        if getattr(func, "__module__", None) == nn.init.__name__:
+            return kwargs["tensor"] if "tensor" in kwargs else args[0]
+        return args[0] if func is torch.Tensor.normal_ else func(*args, **kwargs)
 
 
 def _registered_factory(name: str) -> Callable[..., nn.Module]:

@@ -33,7 +33,8 @@ class VGG(nn.Module):
                 stage.add_module("pool", nn.MaxPool2d(2, ceil_mode=True))
             for number in range(1, depth + 1):
                 conv = nn.Conv2d(in_channels, out_channels, 3, padding=1, bias=False)
-                nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
+                if not conv.weight.is_meta:  # as in `resnet`
+                    nn.init.kaiming_normal_(conv.weight, mode="fan_out", nonlinearity="relu")
                 stage.add_module(f"conv{number}", conv)
                 stage.add_module(f"norm{number}", nn.BatchNorm2d(out_channels))
                 stage.add_module(f"relu{number}", nn.ReLU())

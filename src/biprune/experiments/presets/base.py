@@ -6,8 +6,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from biprune.experiments.costs import Scale
 from biprune.experiments.grid import grid
-from biprune.experiments.presets.scales import SIZES, Pair, Scale, Size
+from biprune.experiments.presets.scales import SIZES, Pair, Size
 from biprune.experiments.spec import RunSpec
 from biprune.methods import Method
 

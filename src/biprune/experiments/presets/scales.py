@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal, TypeVar
+from typing import Any, TypeVar
 
+from biprune.experiments.costs import Scale
 from biprune.methods import BiP
 
 T = TypeVar("T")
-Scale = Literal["paper", "laptop", "smoke"]
 
 # What the figures and tables print for kept = 0.8^n, n = 1 ... 14.
 # fmt: off

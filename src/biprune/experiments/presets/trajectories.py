@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from biprune.experiments.costs import Scale
 from biprune.experiments.presets.base import (
     CIFAR,
     COMPARED,
@@ -14,7 +15,7 @@ from biprune.experiments.presets.base import (
     sized,
 )
 from biprune.experiments.presets.large import LARGE_CURVES
-from biprune.experiments.presets.scales import Pair, Scale
+from biprune.experiments.presets.scales import Pair
 from biprune.experiments.spec import RunSpec
 
 

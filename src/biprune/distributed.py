@@ -1,0 +1,33 @@
+"""Many processes on one job: refused, until the work is shared between them."""
+
+from __future__ import annotations
+
+import os
+
+import torch.distributed
+
+
+def check_one_process(name: str) -> None:
+    """Refuse to let every process of a group do the whole work of `name`.
+
+    They would write the same files, and a loader that shares out the data would give each of them
+    a part, which is then taken for all. A group of one is as good as none.
+    """
+    size, sign = _group()
+    if size > 1:
+        raise ValueError(
+            f"`{name}` is called in one of {size} processes ({sign}), and each would do the whole "
+            "work: data parallelism is not supported yet. Start it once, with `python script.py` "
+            "in place of `torchrun script.py`, or without RANK and WORLD_SIZE. In a parallel loop "
+            "of your own use `BiPOptimizer`, whose steps come after the gradients are averaged."
+        )
+
+
+def _group() -> tuple[int, str]:
+    """How many processes work together, and what shows it."""
+    if torch.distributed.is_available() and torch.distributed.is_initialized():
+        return torch.distributed.get_world_size(), "torch.distributed is initialised"
+    size = os.environ.get("WORLD_SIZE", "")
+    if "RANK" in os.environ and size.isdecimal():
+        return int(size), "RANK and WORLD_SIZE are set, as torchrun does"
+    return 1, ""
