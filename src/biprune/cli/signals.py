@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import os
 import signal
 import sys
 import threading
@@ -11,33 +13,58 @@ from contextlib import contextmanager
 from types import FrameType
 
 ECHO = 1.0  # seconds: `timeout` sends to the process and to its group, a cluster to each of them
+LATER = 0.05  # seconds, after which a destructor is over
+
+
+class Interrupted(KeyboardInterrupt):
+    """SIGTERM or Ctrl-C has come.
+
+    A class of its own, for once a KeyboardInterrupt has passed through `exec`, Python ends as if
+    killed by SIGINT, whatever the exit code.
+    """
 
 
 @contextmanager
-def sigterm_as_interrupt() -> Iterator[list[float]]:
-    """Raise KeyboardInterrupt at SIGTERM; the times at which it came are in the list.
+def signals_as_interrupts() -> Iterator[list[int]]:
+    """Raise `Interrupted` at SIGTERM and Ctrl-C; the numbers of those that came are in the list.
 
     A second one that follows at once is the same wish and must not cut the tidying up short; a
-    later one raises again, for what is raised may be lost, as inside a destructor.
+    later one raises again. What is raised in a destructor or at a fork is lost: there the signal is
+    sent again.
     """
-    times: list[float] = []
+    heard: list[int] = []
+    last = -math.inf
 
     def interrupt(number: int, frame: FrameType | None) -> None:
-        del number, frame
+        nonlocal last
+        del frame
         now = time.monotonic()
-        if times and now - times[-1] < ECHO:
+        if now - last < ECHO:
             return
-        times.append(now)
+        last = now
+        heard.append(number)
         if sys.platform != "win32":
             # That processes which read data got it too is no error to be raised here.
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-        raise KeyboardInterrupt
+        raise Interrupted
+
+    def send_again(lost: sys.UnraisableHookArgs) -> None:
+        nonlocal last
+        if not isinstance(lost.exc_value, Interrupted):
+            report(lost)
+            return
+        last = -math.inf
+        threading.Timer(LATER, os.kill, (os.getpid(), heard[-1])).start()
 
     if threading.current_thread() is not threading.main_thread():
-        yield times
+        yield heard
         return
-    before = signal.signal(signal.SIGTERM, interrupt)
+    numbers = [n for n in (signal.SIGINT, signal.SIGTERM) if signal.getsignal(n) != signal.SIG_IGN]
+    before = {number: signal.signal(number, interrupt) for number in numbers}
+    report, sys.unraisablehook = sys.unraisablehook, send_again
     try:
-        yield times
+        yield heard
     finally:
-        signal.signal(signal.SIGTERM, before)
+        sys.unraisablehook = report
+        for number, handler in before.items():
+            signal.signal(number, handler)
