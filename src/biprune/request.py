@@ -152,7 +152,7 @@ class Request:
     def _found_by_use(
         self, model: nn.Module, run: Callable[[], object] | None
     ) -> dict[str, tuple[int, ...]]:
-        if self.structure == "group" or run is None or self.include is not None:
+        if self.structure == "group" or run is None:
             return {}
         structure = get_structure(self.structure, self.scope)
         unknown = unexplained(model, structure) if structure.dim is None else []
