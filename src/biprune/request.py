@@ -12,6 +12,7 @@ from torch import Tensor, nn
 
 from biprune.batches import Batch, device_of, to_device
 from biprune.checks import check_whole
+from biprune.copying import refuse_meta
 from biprune.data import Dataset
 from biprune.evaluation import evaluation_mode
 from biprune.groups import Measure
@@ -139,6 +140,7 @@ class Request:
 
         Weights outside of known layers are found by `run`, which must run `model`.
         """
+        refuse_meta(model)
         found = self._found_by_use(model, run)
         structure, left_out = self._structure(model, example_input, found)
         target = Target(

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from torch import nn
 
+from biprune.copying import refuse_meta
 from biprune.evaluation import evaluation_mode
 from biprune.groups import Group
 from biprune.parameters import parameter_names, unwrap
@@ -63,6 +64,7 @@ def found_in(
     model: nn.Module, example_input: Inputs, attention: Attention, streams: bool, seed: int
 ) -> tuple[Coupling, Walk]:
     """The groups of a model, and the labels that they were found by."""
+    refuse_meta(model)
     with evaluation_mode(model):
         check_runs(*by_position(unwrap(model), example_input))
     labels = labels_of(model, example_input, attention, streams)
