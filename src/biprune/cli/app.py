@@ -26,7 +26,7 @@ from biprune.cli import (
 )
 from biprune.cli import list as listing
 from biprune.cli.signals import signals_as_interrupts
-from biprune.files import printable
+from biprune.core.files import printable
 
 BUG, USER_ERROR = 1, 2
 PACKAGE = Path(__file__).parents[1]
