@@ -20,6 +20,7 @@ from biprune.data import Dataset
 from biprune.methods.base import Target
 from biprune.structured.inputs import Attention, Inputs
 from biprune.training.batches import Batch, device_of, to_device
+from biprune.training.copying import refuse_meta
 from biprune.training.evaluation import evaluation_mode
 from biprune.training.loop import Setup
 from biprune.training.seeding import forked_rng
@@ -139,6 +140,7 @@ class Request:
 
         Weights outside of known layers are found by `run`, which must run `model`.
         """
+        refuse_meta(model)
         found = self._found_by_use(model, run)
         structure, left_out = self._structure(model, example_input, found)
         target = Target(
@@ -152,7 +154,7 @@ class Request:
     def _found_by_use(
         self, model: nn.Module, run: Callable[[], object] | None
     ) -> dict[str, tuple[int, ...]]:
-        if self.structure == "group" or run is None or self.include is not None:
+        if self.structure == "group" or run is None:
             return {}
         structure = get_structure(self.structure, self.scope)
         unknown = unexplained(model, structure) if structure.dim is None else []

@@ -17,6 +17,7 @@ from biprune.structured.removing import tensors_of
 from biprune.structured.trace import Traced, trace
 from biprune.structured.trial import Trial
 from biprune.structured.walk import Walk, walked
+from biprune.training.copying import refuse_meta
 from biprune.training.evaluation import evaluation_mode
 
 MOST_ROUNDS = 8
@@ -63,6 +64,7 @@ def found_in(
     model: nn.Module, example_input: Inputs, attention: Attention, streams: bool, seed: int
 ) -> tuple[Coupling, Walk]:
     """The groups of a model, and the labels that they were found by."""
+    refuse_meta(model)
     with evaluation_mode(model):
         check_runs(*by_position(unwrap(model), example_input))
     labels = labels_of(model, example_input, attention, streams)
