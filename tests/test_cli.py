@@ -605,28 +605,6 @@ def test_a_command_in_the_background_stays_deaf_to_ctrl_c() -> None:
         signal.signal(signal.SIGINT, before)
 
 
-def test_a_signal_inside_a_destructor_is_not_lost() -> None:
-    """`DataLoader` waits for its workers in one, and Python drops what is raised there."""
-
-    class Late:
-        def __del__(self) -> None:
-            signal.raise_signal(signal.SIGTERM)
-
-    def command() -> None:
-        late = Late()
-        del late
-        time.sleep(30)
-
-    hook = sys.unraisablehook
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt() as times:
-        command()
-    assert len(times) == 1
-    assert time.monotonic() - began < 20
-    assert sys.unraisablehook is hook
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
-
-
 def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "out"
     data = biprune.load_data("digits", subset=200)
