@@ -44,8 +44,9 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         last = now
         heard.append(number)
         if sys.platform != "win32":
-            # That processes which read data got it too is no error to be raised here.
-            signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+            # That processes which read data got it too is no error to be raised here. A function,
+            # not SIG_DFL: Python complains of a signal that is on its way when its handler goes.
+            signal.signal(signal.SIGCHLD, lambda *_: None)
         raise Interrupted
 
     def send_again(lost: sys.UnraisableHookArgs) -> None:
