@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import re
 import shlex
@@ -591,6 +592,18 @@ def test_a_signal_that_is_lost_in_a_destructor_comes_again() -> None:
         command()
     assert heard == [signal.SIGTERM] * 2
     assert sys.unraisablehook == hook
+
+
+def test_a_signal_ends_a_forked_reader_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    def reader() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with signals_as_interrupts() as heard:
+        process = multiprocessing.get_context("fork").Process(target=reader)
+        process.start()
+        process.join(60)
+    assert (process.exitcode, heard) == (-signal.SIGTERM, [])
+    assert capfd.readouterr().err == ""
 
 
 def test_a_command_in_the_background_stays_deaf_to_ctrl_c() -> None:

@@ -33,11 +33,14 @@ def signals_as_interrupts() -> Iterator[list[int]]:
     sent again.
     """
     heard: list[int] = []
-    last = -math.inf
+    last, own = -math.inf, os.getpid()
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         nonlocal last
         del frame
+        if os.getpid() != own:  # in a reader of data that was forked just now
+            signal.signal(number, signal.SIG_DFL)
+            signal.raise_signal(number)
         now = time.monotonic()
         if now - last < ECHO:
             return
