@@ -594,6 +594,32 @@ def test_a_signal_that_is_lost_in_a_destructor_comes_again() -> None:
     assert sys.unraisablehook == hook
 
 
+def test_what_an_interrupt_cuts_short_is_not_reported() -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError("cut short")
+
+    def command(sent: bool) -> None:
+        try:
+            if sent:
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            failing = Failing()
+            del failing
+
+    reported: list[object] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda lost: reported.append(lost.exc_value)
+    try:
+        with signals_as_interrupts():
+            command(sent=False)
+        assert [str(error) for error in reported] == ["cut short"]
+        with pytest.raises(KeyboardInterrupt), signals_as_interrupts():
+            command(sent=True)
+        assert len(reported) == 1
+    finally:
+        sys.unraisablehook = before
+
+
 def test_a_signal_ends_a_forked_reader_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
     def reader() -> None:
         signal.raise_signal(signal.SIGTERM)
