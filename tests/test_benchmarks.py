@@ -10,8 +10,6 @@ from pathlib import Path
 
 import pytest
 
-import dead_rows
-import study
 import timing
 
 FOLDER = Path(__file__).parents[1] / "benchmarks"
@@ -24,8 +22,6 @@ SMALL = {
     "pipeline": ["--batch", "8", "--rounds", "1"],
     "latency": ["--model=resnet8", "--width=4", "--batches=1", "--sparsities=0.5", "--rounds=1"],
 }
-
-LONGER = ["--passes", "40"]
 
 
 def rows(name: str, folder: Path) -> list[dict]:
@@ -75,24 +71,8 @@ def test_a_ratio_is_to_the_base_on_either_side(monkeypatch: pytest.MonkeyPatch) 
     assert ratios == {"other": 2.0}  # of 5 / 2 and 6 / 4
 
 
-def test_a_study_counts_only_runs_of_its_own_setting(tmp_path: Path) -> None:
-    file = tmp_path / "runs.jsonl"
-    always = ["--root", "data", "--jsonl", str(file)]
-    usual, longer = (study.parser("", subset=9).parse_args([*always, *o]) for o in ([], LONGER))
-    for number, options in enumerate((usual, longer, usual)):
-        study.add(options, {"run": number})
-    assert [record["run"] for record in study.records(usual)] == [0, 2]
-    assert [record["run"] for record in study.records(longer)] == [1]
-
-
 @pytest.mark.parametrize("script", sorted(path.stem for path in FOLDER.glob("*.py")))
 def test_every_script_is_shared_code_or_says_how_it_is_run(script: str) -> None:
     text = (FOLDER / f"{script}.py").read_text(encoding="utf-8")
     if "__main__" in text:
         assert f"python benchmarks/{script}.py" in text.split('"""')[1]
-
-
-def test_the_table_of_dead_rows_is_that_of_its_records() -> None:
-    root = Path(__file__).parents[1]
-    rows = json.loads((root / "docs/results/dead-rows.json").read_text(encoding="utf-8"))["rows"]
-    assert dead_rows.markdown(rows) in (root / "docs/methods.md").read_text(encoding="utf-8")

@@ -29,6 +29,20 @@ SMALLER = [
 ]
 
 
+DOCUMENTS = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+
+
+@pytest.mark.parametrize("page", DOCUMENTS, ids=lambda page: page.name)
+def test_files_and_commands_of_documents_exist(page: Path) -> None:
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\((?!https?:)([^)#\s]+)", text)
+    assert [link for link in links if not (page.parent / link).exists()] == []
+    modules = [name.replace(".", "/") for name in re.findall(r"python -m ([a-z_.]+)", text)]
+    ours = [name for name in modules if name.startswith("studies/") and name != "studies/"]
+    scripts = re.findall(r"python ([\w/]+\.py)", text) + [f"{name}.py" for name in ours]
+    assert [script for script in scripts if not (ROOT / script).exists()] == []
+
+
 def blocks(document: str) -> list[str]:
     text = (ROOT / document).read_text(encoding="utf-8")
     found = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import importlib
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -70,6 +71,14 @@ def test_imports_run_one_way(module: str) -> None:
     assert all(ROOMS.index(room) < ROOMS.index(own) for room in rooms), (own, rooms)
     if own in ("models", "data"):
         assert not rooms
+
+
+def test_what_stands_beside_the_package_is_imported_by_none_of_it() -> None:
+    root = Path(__file__).parents[1]
+    lab = re.compile(r"^\s*(?:import|from) studies\b", flags=re.MULTILINE)
+    for folder in ("src", "tests", "benchmarks"):
+        for path in (root / folder).rglob("*.py"):
+            assert not lab.search(path.read_text(encoding="utf-8")), path
 
 
 def test_no_module_needs_itself() -> None:

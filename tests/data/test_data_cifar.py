@@ -1,12 +1,10 @@
 import hashlib
+import os
 import pickle
-import subprocess
-import sys
 import tarfile
 from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from threading import Thread
 
 import numpy as np
@@ -15,7 +13,7 @@ import torch
 
 from biprune.data import cifar, load_data
 
-SHARED = Path(__file__).resolve().parents[2].parent / "shared" / "data"
+REAL = os.environ.get("CIFAR10_ROOT")
 PER_FILE = 20
 
 
@@ -253,16 +251,13 @@ def test_download_of_nothing(tmp_path, server, monkeypatch):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(not SHARED.is_dir(), reason="no real CIFAR-10 beside the repository")
-def test_real_cifar10(tmp_path):
-    subprocess.run(
-        [sys.executable, SHARED / "unpack.py", tmp_path], check=True, stdout=subprocess.DEVNULL
-    )
-    data = load_data("cifar10", root=tmp_path, batch_size=1000)
+@pytest.mark.skipif(REAL is None, reason="CIFAR10_ROOT names no folder of the real CIFAR-10")
+def test_real_cifar10():
+    data = load_data("cifar10", root=REAL, batch_size=1000)
     assert (len(data.train), len(data.val), len(data.test)) == (45, 5, 10)
     assert torch.bincount(torch.cat([y for _, y in data.val])).tolist() == [500] * 10
 
-    data = load_data("cifar10", root=tmp_path, val_fraction=0, batch_size=1000, augment=False)
+    data = load_data("cifar10", root=REAL, val_fraction=0, batch_size=1000, augment=False)
     counts = torch.zeros(10, dtype=torch.int64)
     total, squares = torch.zeros(3), torch.zeros(3)
     for x, y in data.train:

@@ -8,9 +8,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from hand_records import realistic
 
 from biprune.report import write_report
+from hand_records import realistic
 
 playwright = pytest.importorskip("playwright.sync_api")
 expect = playwright.expect

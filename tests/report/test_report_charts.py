@@ -6,7 +6,6 @@ from itertools import pairwise
 from typing import Any
 
 import pytest
-from hand_records import dense, epochs, realistic, run, seeds
 
 from biprune.methods import METHODS
 from biprune.report import ReferencePoint, summarise
@@ -14,6 +13,7 @@ from biprune.report.accuracy_charts import accuracy_by_cost, accuracy_by_sparsit
 from biprune.report.comparison import Comparison
 from biprune.report.history_charts import by_epoch, layers_by_epoch, layers_by_method
 from biprune.report.theme import dark_colours, styles
+from hand_records import dense, epochs, realistic, run, seeds
 
 Spec = dict[str, Any]
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hand_records import dense, epochs, seeds
 
 from biprune.experiments.store import Store
 from biprune.report import write_report
 from disks import SmallDisk
+from hand_records import dense, epochs, seeds
 
 
 def test_records_and_figures_onto_a_full_disk(small_disk: SmallDisk) -> None:

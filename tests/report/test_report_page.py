@@ -12,7 +12,6 @@ from html import escape
 from pathlib import Path
 
 import pytest
-from hand_records import dense, failed, realistic, run
 from PIL import Image
 
 from biprune.core.files import replaced, write_text
@@ -28,6 +27,7 @@ from biprune.report import (
 from biprune.report.figures import write_figures
 from biprune.report.page import details_html
 from biprune.report.wording import overview, verdict_sentences
+from hand_records import dense, failed, realistic, run
 
 CHARTS = (
     "accuracy",

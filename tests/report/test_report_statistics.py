@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 
 import pytest
-from hand_records import dense, seeds
 
 from biprune.report import summarise
 from biprune.report.statistics import Sample, Verdict, judge, t_quantile
+from hand_records import dense, seeds
 
 T_95 = {1: 6.314, 2: 2.920, 4: 2.132}  # one-sided 95 %, by degrees of freedom
 

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import pytest
-from hand_records import dense, failed, run, seeds
 
 from biprune.experiments.grid import grid
 from biprune.methods import IMP
 from biprune.report import Hole, summarise
+from hand_records import dense, failed, run, seeds
 
 
 def test_a_cell_by_hand() -> None:

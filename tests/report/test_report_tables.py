@@ -6,11 +6,11 @@ import csv
 import io
 
 import pytest
-from hand_records import dense, failed, realistic, run, seeds
 
 from biprune.report import ReferencePoint, csv_table, latex_tables, markdown_tables, summarise
 from biprune.report.tables import Entry, accuracy_table, cost_table, difference_table
 from biprune.report.typesetting import latex_text
+from hand_records import dense, failed, realistic, run, seeds
 
 
 def test_the_accuracy_table() -> None:

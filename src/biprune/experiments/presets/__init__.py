@@ -1,4 +1,4 @@
-"""The paper's figures and tables by name, and five studies of our own, each at three scales."""
+"""The paper's figures and tables by name, each at three scales."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from biprune.experiments.presets.ablations import ABLATIONS
 from biprune.experiments.presets.base import Preset
 from biprune.experiments.presets.baselines import BASELINES
 from biprune.experiments.presets.dynamics import DYNAMICS
-from biprune.experiments.presets.evidence import EVIDENCE
 from biprune.experiments.presets.large import LARGE
 from biprune.experiments.presets.runtime import RUNTIME
 from biprune.experiments.presets.structured import STRUCTURED
@@ -26,7 +25,6 @@ PRESETS: dict[str, Preset] = {
         *BASELINES,
         *ABLATIONS,
         *DYNAMICS,
-        *EVIDENCE,
     )
 }
 

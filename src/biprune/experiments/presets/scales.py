@@ -43,9 +43,8 @@ class Size:
 
     `models` and `data` stand in for the paper's, `model_options` go with them. `passes` over the
     data are what each method gets, and IMP in each round; None is its own length. `unit_sparsities`
-    are for filters and channels. `claim_seeds` are for comparisons that carry a claim,
-    `study_seeds` for choosing settings, so that those are not judged by the runs that chose them.
-    `values` is how many values of a setting a study tries, its default first; None is all.
+    are for filters and channels. `values` is how many values of a setting a study tries, its
+    default first; None is all.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -57,8 +56,6 @@ class Size:
     sparsities: tuple[float, ...] = LADDER
     unit_sparsities: tuple[float, ...] = UNIT_LADDER
     seeds: tuple[int, ...] = (0, 1, 2)
-    claim_seeds: tuple[int, ...] = (0, 1, 2, 3, 4)
-    study_seeds: tuple[int, ...] = (100, 101)
     values: int | None = None
 
     def fit(self, pair: Pair) -> Pair:
@@ -117,8 +114,6 @@ SIZES: dict[Scale, Size] = {
         sparsities=(0.5, 0.9),
         unit_sparsities=(0.25, 0.5),
         seeds=(0,),
-        claim_seeds=(0,),
-        study_seeds=(0,),
         values=2,
     ),
 }

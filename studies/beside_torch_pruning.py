@@ -1,0 +1,191 @@
+"""Filters removed by biprune and by Torch-Pruning, at the same MACs and the same passes.
+
+python -m studies.beside_torch_pruning --root DATA --seeds 0 1 2 --jsonl FILE
+
+For each seed a dense ResNet-8 with projection shortcuts (on padded ones Torch-Pruning is wrong in
+silence) is trained on a part of CIFAR-10. Torch-Pruning removes filters at once, by group norm or
+by Taylor importance, and the rest is fine-tuned; biprune prunes to the same budget of MACs in as
+many passes over the data. All train by SGD at `--lr`, cosine to zero. What is tested is the small
+model in every row. Finished runs are in the file already and are not run again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import copy
+import statistics
+import warnings
+from collections.abc import Callable
+from itertools import product
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.functional import cross_entropy
+
+import biprune
+from biprune.data import Dataset
+from biprune.structured.macs import total_macs
+from biprune.training.evaluation import accuracy
+from studies.trials import add, cell, parser, records
+
+TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
+
+
+def main() -> None:
+    options = parser(__doc__, subset=5_000)
+    options.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
+    options = options.parse_args()
+    torch.set_num_threads(options.threads)
+    for seed in options.seeds:
+        run_seed(options, seed)
+    print(markdown(records(options)))
+
+
+Row = Callable[[biprune.TrainResult, Dataset, float, argparse.Namespace, int], nn.Module]
+
+
+def run_seed(options: argparse.Namespace, seed: int) -> None:
+    done = {(run["row"], run["kept"], run["seed"]) for run in records(options)}
+    fractions: list[float] = options.macs
+    cells = product(ROWS, fractions)
+    left = [(name, kept) for name, kept in cells if (name, kept, seed) not in done]
+    if not left:
+        return
+    data = biprune.load_data("cifar10", root=options.root, subset=options.subset, seed=seed)
+    model = biprune.create_model("resnet8", shortcut="B", seed=seed)
+    dense = biprune.train(model, data, epochs=options.passes, seed=seed)
+    before = total_macs(dense.model, example())
+    for name, kept in left:
+        small = ROWS[name](dense, data, kept, options, seed)
+        record = {
+            "row": name,
+            "kept": kept,
+            "seed": seed,
+            "accuracy": accuracy(small, data.test),
+            "dense": dense.accuracy,
+            "macs": total_macs(small, example()) / before,
+            "parameters": sum(p.numel() for p in small.parameters()),
+        }
+        add(options, record)
+        print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
+
+
+def by_biprune(method: Callable[[int, float], biprune.Method]) -> Row:
+    def run(
+        dense: biprune.TrainResult,
+        data: Dataset,
+        kept: float,
+        options: argparse.Namespace,
+        seed: int,
+    ) -> nn.Module:
+        chosen = method(options.passes, options.lr)
+        budget = {"macs": kept}
+        ticket = biprune.prune(dense, data, chosen, structure="group", budget=budget, seed=seed)
+        return ticket.shrink()
+
+    return run
+
+
+def by_torch_pruning(importance: str, *, together: bool) -> Row:
+    def run(
+        dense: biprune.TrainResult,
+        data: Dataset,
+        kept: float,
+        options: argparse.Namespace,
+        seed: int,
+    ) -> nn.Module:
+        small = closest_below(dense.model, data, kept, importance, together)
+        recipe = {"epochs": options.passes, "lr": options.lr, "schedule": "cosine"}
+        return biprune.train(small, data, seed=seed, **recipe).model
+
+    return run
+
+
+def closest_below(
+    model: nn.Module, data: Dataset, kept: float, importance: str, together: bool
+) -> nn.Module:
+    """Torch-Pruning's model at the smallest ratio that meets the MACs, found by halving."""
+    low, high = 0.0, 1.0
+    limit, best = kept * total_macs(model, example()), None
+    for _ in range(TRIES):
+        ratio = (low + high) / 2
+        small = torch_pruned(model, data, ratio, importance, together)
+        if total_macs(small, example()) <= limit:
+            best, high = small, ratio
+        else:
+            low = ratio
+    assert best is not None
+    return best
+
+
+def torch_pruned(
+    model: nn.Module, data: Dataset, ratio: float, importance: str, together: bool
+) -> nn.Module:
+    # The extra `peer`; type checking runs without it.
+    import torch_pruning as tp  # pyright: ignore[reportMissingImports]
+
+    model = copy.deepcopy(model).train()
+    by = {"norm": tp.importance.GroupMagnitudeImportance, "taylor": tp.importance.TaylorImportance}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        pruner = tp.pruner.BasePruner(
+            model,
+            example(),
+            importance=by[importance](),
+            global_pruning=together,
+            pruning_ratio=ratio,
+            max_pruning_ratio=0.9,
+            ignored_layers=[model.get_submodule("head")],
+        )
+        if importance == "taylor":
+            with torch.random.fork_rng():
+                torch.manual_seed(0)
+                images, labels = next(iter(data.train))
+            cross_entropy(model(images), labels).backward()
+        pruner.step()
+    model.zero_grad(set_to_none=True)
+    return model
+
+
+def example() -> torch.Tensor:
+    return torch.zeros(2, 3, 32, 32)
+
+
+ROWS: dict[str, Row] = {
+    "Torch-Pruning, group norm": by_torch_pruning("norm", together=False),
+    "Torch-Pruning, Taylor, global": by_torch_pruning("taylor", together=True),
+    "biprune, magnitude": by_biprune(
+        lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
+    ),
+    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiP(epochs=passes, lr=lr)),
+    "biprune, BiP in one pass": by_biprune(
+        lambda passes, lr: biprune.BiP.paper(epochs=passes, lr=lr, passes=1)
+    ),
+    "biprune, BiP in one pass, gradually": by_biprune(
+        lambda passes, lr: biprune.BiP.paper(
+            epochs=passes, lr=lr, passes=1, sparsity_schedule="cubic", ramp=0.5
+        )
+    ),
+    "biprune, GMP": by_biprune(lambda passes, lr: biprune.GMP(epochs=passes, lr=lr)),
+}
+
+
+def markdown(runs: list[dict[str, Any]]) -> str:
+    """Mean ± standard deviation (seeds) of the accuracy, and the MACs reached."""
+    fractions = sorted({run["kept"] for run in runs}, reverse=True)
+    heads = [f"{100 * kept:g} % of the MACs | reached" for kept in fractions]
+    lines = ["| | " + " | ".join(heads) + " |", "|---" * (1 + 2 * len(heads)) + "|"]
+    for name in dict.fromkeys(run["row"] for run in runs):
+        cells = []
+        for kept in fractions:
+            own = [run for run in runs if run["row"] == name and run["kept"] == kept]
+            cells.append(cell([run["accuracy"] for run in own]))
+            reached = [100 * run["macs"] for run in own]
+            cells.append(f"{statistics.mean(reached):.1f} %" if reached else "")
+        lines.append(f"| {name} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""The packed records are whole, of runs that today's code would make the same way, and movable."""
+
+from __future__ import annotations
+
+import gzip
+import logging
+import math
+from pathlib import Path
+
+import pytest
+
+from biprune.experiments.presets.scales import SIZES
+from biprune.experiments.record import RunRecord
+from biprune.experiments.spec import RunSpec
+from biprune.experiments.store import Store
+from hand_records import failed, run
+from studies.archive import (
+    FOLDER,
+    SUFFIX,
+    load,
+    migrate,
+    pack,
+    read,
+    studies_of_keys,
+    unpack,
+    write,
+)
+from studies.past_runs import recorded
+from studies.presets import STUDIES
+from studies.tests.laptop_records import of_spec
+
+RECORDS = load()
+
+
+def test_every_record_is_found_again_in_a_store(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """A default that changed without a new `settings_version` would be refused here."""
+    store = Store(tmp_path)
+    assert unpack(store) == len(RECORDS) > 700
+    assert unpack(store) == 0
+    with caplog.at_level(logging.WARNING):
+        assert pack(store) == 0
+    assert caplog.text == ""
+    assert {record.status for record in RECORDS.values()} == {"done"}
+
+
+def test_every_record_is_in_the_file_of_its_study() -> None:
+    homes = studies_of_keys()
+    files = {name: read(FOLDER / f"{name}{SUFFIX}") for name in STUDIES}
+    assert sum(map(len, files.values())) == len(RECORDS)
+    for name, documents in files.items():
+        assert {homes[key] for key in documents} == {name}
+        assert list(documents) == sorted(documents)
+
+
+def some(study: str, count: int) -> list[RunRecord]:
+    """Records of a study by hand, among them numbers that JSON does not have."""
+    history = [{"loss": math.inf, "iou": 0.5}]
+    return [of_spec(spec, history=history) for spec in STUDIES[study].specs("laptop")[:count]]
+
+
+def test_the_same_records_are_the_same_bytes(tmp_path: Path) -> None:
+    documents = {r.key: r.model_dump(mode="json") for r in some("claims", 3)}
+    for name, keys in (("one", sorted(documents)), ("other", sorted(documents)[::-1])):
+        write(tmp_path / name, {key: documents[key] for key in keys})
+    content = (tmp_path / "one").read_bytes()
+    assert content == (tmp_path / "other").read_bytes()
+    assert content[4:8] == bytes(4)  # no date
+    assert len(gzip.decompress(content).splitlines()) == 3
+    assert read(tmp_path / "one") == documents
+
+
+def test_pack_takes_in_what_is_finished_and_of_a_study(tmp_path: Path) -> None:
+    store, folder = Store(tmp_path / "store"), tmp_path / "records"
+    first, second, third = some("claims", 3)
+    whole = some("full-size", 1)[0]
+    broken = third.model_copy(update={"status": "failed", "error": "it broke"})
+    for record in (first, whole, broken, run("gmp", 0.123), failed("gmp", 0.5)):
+        store.put(record)
+    assert pack(store, folder) == 2
+    home = studies_of_keys()[first.key]
+    assert {file.name for file in folder.iterdir()} == {f"{home}{SUFFIX}", f"full-size{SUFFIX}"}
+    other = Store(tmp_path / "other")
+    again = first.model_copy(update={"test_accuracy": 12.0})
+    for record in (second, again):
+        other.put(record)
+    assert pack(other, folder) == 2
+    assert load(folder) == {r.key: r for r in sorted((again, second, whole), key=lambda r: r.key)}
+    assert unpack(store, folder) == 1  # the store keeps its own
+    assert store.get(first.spec) == first
+
+
+def test_a_migration_reaches_every_record_and_its_key(tmp_path: Path) -> None:
+    records = some("claims", 3)
+    write(tmp_path / f"claims{SUFFIX}", {r.key: r.model_dump(mode="json") for r in records})
+    migrate(lambda found: found | {"spec": found["spec"] | {"seed": 77}}, tmp_path)
+    specs = [RunSpec(**r.spec.model_dump() | {"seed": 77}) for r in records]
+    assert set(load(tmp_path)) == {spec.key for spec in specs}
+    assert {r.spec.seed for r in load(tmp_path).values()} == {77}
+
+
+def test_records_of_past_defaults_are_left_out(tmp_path: Path) -> None:
+    now, before = some("claims", 2)
+    documents = {now.key: now.model_dump(mode="json"), "0" * 24: before.model_dump(mode="json")}
+    write(tmp_path / f"claims{SUFFIX}", documents)
+    assert [*load(tmp_path)] == [now.key]
+
+
+def test_all_methods_prune_one_dense_network_a_seed() -> None:
+    found: dict[str, set[float]] = {}
+    for record in RECORDS.values():
+        if record.dense_accuracy is not None:
+            found.setdefault(record.spec.dense_spec.key, set()).add(record.dense_accuracy)
+    assert len(found) > 5
+    assert {len(accuracies) for accuracies in found.values()} == {1}
+
+
+def test_equal_passes_are_equal() -> None:
+    """But for those of scoring: SynFlow's hundred, of a single input, are the most."""
+    passes = SIZES["laptop"].passes
+    specs = STUDIES["methods"].specs("laptop")
+    usual = [s for s in specs if s.method != "imp" and s.settings["epochs"] <= passes]
+    records = [record for spec in usual if (record := recorded(RECORDS, spec)) is not None]
+    assert len(records) > 50
+    steps = passes * math.ceil(10_000 / 64)
+    assert {
+        r.spec.method for r in records if not steps <= r.backward_passes <= steps + 100
+    } == set()
