@@ -228,7 +228,7 @@ def test_a_comparison_that_could_not_see_a_difference_says_so() -> None:
     assert "too little for a comparison to see a mistake" in str(certificate)
     seeing: Any = graph_of(Modes().eval(), torch.randn(4, 3, 8, 8)).certificate
     assert not seeing.is_blind
-    assert seeing.batches == (4, 4, 5, 1, 3)
+    assert seeing.batches == (4, 4, 64, 1, 3)
     assert "The model is a graph: its own class was not asked for." in str(seeing)
 
 
