@@ -1,0 +1,143 @@
+"""What works on which architecture, biprune's stages and Torch-Pruning beside them.
+
+python benchmarks/zoo.py --jsonl docs/results/zoo.jsonl --page docs/models.md
+
+Each architecture runs in processes of its own, within limits of time and memory. What the file has
+is not run again, unless `--again` names it; one line each, sorted. `--page` writes the page from the
+file; with `--no-run` that is all. Needs the extra: pip install -e '.[onnx,zoo]'.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from datetime import UTC, datetime
+from fnmatch import fnmatch
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from biprune.experiments.environment import environment
+from biprune.files import write_text
+from zoo_page import page
+
+PACKAGES = ("timm", "torchvision", "transformers", "torch-pruning")
+MACHINE = ("torch", "python", "processor", "cores", "threads", "revision")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--jsonl", type=Path, metavar="FILE")
+    parser.add_argument("--page", type=Path, metavar="FILE")
+    parser.add_argument("--no-run", action="store_true", help="only write the page")
+    parser.add_argument("--again", nargs="*", default=[], help="names to run again, with * and ?")
+    parser.add_argument("--only", nargs="*", default=["*"], help="names to run, with * and ?")
+    parser.add_argument("--seconds", type=float, default=300, help="for one architecture")
+    parser.add_argument("--peer-seconds", type=float, default=60, help="for Torch-Pruning on it")
+    parser.add_argument("--gigabytes", type=float, default=12, help="of memory for one process")
+    parser.add_argument("--one", help=argparse.SUPPRESS)
+    parser.add_argument("--side", choices=["ours", "peer"], help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.one:
+        run_here(options)
+        return
+    if options.jsonl is None:
+        parser.error("--jsonl is missing: the file that holds the results")
+    if not options.no_run:
+        run_all(options)
+    if options.page:
+        write_text(options.page, page(records(options.jsonl)))
+
+
+def run_all(options: argparse.Namespace) -> None:
+    from zoo_models import zoo
+
+    done = {record["model"] for record in records(options.jsonl)}
+    done = {name for name in done if not any(fnmatch(name, each) for each in options.again)}
+    wanted = [name for name in zoo() if any(fnmatch(name, each) for each in options.only)]
+    left = [name for name in wanted if name not in done]
+    for number, name in enumerate(left, start=1):
+        start = time.perf_counter()
+        record = {"model": name, **in_process(name, "ours", options)}
+        record |= in_process(name, "peer", options)
+        made = environment()
+        record |= {key: made[key] for key in MACHINE}
+        record |= {package: version(package) for package in PACKAGES}
+        record["date"] = datetime.now(UTC).date().isoformat()
+        add(options.jsonl, record)
+        failed = [stage for stage, figures in record.items() if failed_at(figures)]
+        took = time.perf_counter() - start
+        print(f"{number}/{len(left)} {name} {took:.0f} s {' '.join(failed) or 'all'}", flush=True)
+
+
+def failed_at(figures: Any) -> bool:
+    return isinstance(figures, dict) and "error" in figures
+
+
+def records(file: Path) -> list[dict[str, Any]]:
+    if not file.exists():
+        return []
+    return [json.loads(line) for line in file.read_text(encoding="utf-8").splitlines()]
+
+
+def add(file: Path, record: dict[str, Any]) -> None:
+    """Put a record in its place, and take out an older one of the same model."""
+    others = [each for each in records(file) if each["model"] != record["model"]]
+    every = sorted([*others, record], key=lambda each: each["model"])
+    lines = [json.dumps(each, separators=(",", ":")) + "\n" for each in every]
+    write_text(file, "".join(lines))
+
+
+def in_process(name: str, side: str, options: argparse.Namespace) -> dict[str, Any]:
+    """What one side reports of a model until it ends or is ended."""
+    from zoo_stages import STAGES
+
+    seconds = options.seconds if side == "ours" else options.peer_seconds
+    command = [sys.executable, __file__, "--one", name, "--side", side]
+    command += ["--gigabytes", str(options.gigabytes)]
+    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
+        try:
+            code = subprocess.run(
+                command, stdout=said, stderr=subprocess.DEVNULL, timeout=seconds, check=False
+            ).returncode
+            ended = f"the process ended with code {code}" if code else ""
+        except subprocess.TimeoutExpired:
+            ended = f"time limit {seconds:.0f} s"
+        said.seek(0)
+        lines = [json.loads(line) for line in said.read().splitlines() if line.startswith("{")]
+    found: dict[str, Any] = {}
+    for line in lines:
+        found |= line
+    stages = STAGES if side == "ours" else ("peer",)
+    if ended:
+        found[next(stage for stage in (*stages, "end") if stage not in found)] = {"error": ended}
+    return found
+
+
+def run_here(options: argparse.Namespace) -> None:
+    """One side of one model, each stage a line on the standard output."""
+    import torch
+
+    import zoo_peer
+    import zoo_stages
+    from zoo_models import zoo
+
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    zoo_stages.limit_memory(options.gigabytes)
+
+    def report(stage: str, figures: dict[str, Any]) -> None:
+        value = figures["count"] if stage == "parameters" else figures
+        print("\n" + json.dumps({stage: value}), flush=True)
+
+    side = zoo_stages if options.side == "ours" else zoo_peer
+    side.run(zoo()[options.one], report)
+
+
+if __name__ == "__main__":
+    main()
