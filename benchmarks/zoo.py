@@ -2,9 +2,9 @@
 
 python benchmarks/zoo.py --jsonl docs/results/zoo.jsonl --page docs/models.md
 
-Each architecture runs in processes of its own, within limits of time and memory. What the file has
-is not run again, unless `--again` names it; one line each, sorted. `--page` writes the page from the
-file; with `--no-run` that is all. Needs the extra: pip install -e '.[onnx,zoo]'.
+Each architecture runs in processes of its own, within limits of time and memory. What the file
+has is not run again, unless `--again` names it; one line each, sorted. `--page` writes the page
+from the file; with `--no-run` that is all. Needs the extra: pip install -e '.[onnx,zoo]'.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from biprune.experiments.environment import environment
+from biprune.experiments.environment import environment, revision
 from biprune.files import write_text
 from zoo_page import page
 
 PACKAGES = ("timm", "torchvision", "transformers", "torch-pruning")
-MACHINE = ("torch", "python", "processor", "cores", "threads", "revision")
+MACHINE = ("torch", "python", "processor", "cores")
 
 
 def main() -> None:
@@ -135,6 +135,8 @@ def run_here(options: argparse.Namespace) -> None:
         value = figures["count"] if stage == "parameters" else figures
         print("\n" + json.dumps({stage: value}), flush=True)
 
+    if options.side == "ours":
+        print(json.dumps({"revision": revision()}), flush=True)
     side = zoo_stages if options.side == "ours" else zoo_peer
     side.run(zoo()[options.one], report)
 

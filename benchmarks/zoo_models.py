@@ -161,6 +161,7 @@ class Detector(nn.Module):
         self.head = whole.rpn.head if hasattr(whole, "rpn") else whole.head
 
     def forward(self, x: Tensor) -> object:
+        """What the head gives at each scale of the pyramid."""
         return self.head([*self.backbone(x).values()])
 
 

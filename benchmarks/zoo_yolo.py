@@ -28,6 +28,7 @@ class Split(nn.Module):
         self.join = conv((2 + blocks) * half, outputs)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The parts, joined."""
         parts = [*self.start(x).chunk(2, 1)]
         for block in self.blocks:
             parts.append(parts[-1] + block(parts[-1]) if self.shortcut else block(parts[-1]))
@@ -42,6 +43,7 @@ class Pyramid(nn.Module):
         self.start, self.join = conv(width, width // 2), conv(2 * width, width)
 
     def forward(self, x: Tensor) -> Tensor:
+        """The pools, joined."""
         parts = [self.start(x)]
         for _ in range(3):
             parts.append(max_pool2d(parts[-1], 5, 1, 2))
@@ -80,6 +82,7 @@ class Yolo(nn.Module):
         self.register_buffer("distances", torch.arange(self.BINS, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
+        """Distances to four sides and scores of classes, for every place of three scales."""
         three = self.down3(self.stem(x))
         four = self.down4(three)
         five = self.down5(four)

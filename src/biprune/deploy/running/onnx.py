@@ -17,6 +17,7 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from biprune.checkpoint import only_tensors
 from biprune.checks import check_positive
@@ -129,8 +130,10 @@ def _exported(
     shapes = tuple({0: batch} if holds_samples else None for holds_samples in batched(inputs))
     with torch.no_grad():
         is_plain = not called.names and isinstance(called.returned(*example), Tensor)
+    # The exporter writes attention out as products, and checks views of the result by its strides:
+    # those of the kernel that does it that way, and not of a fused one.
     try:
-        with _quiet():
+        with _quiet(), sdpa_kernel(SDPBackend.MATH):
             program = torch.onnx.export(
                 called.model if is_plain else called,
                 example,
