@@ -11,23 +11,32 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
+import multiprocessing
+import os
 import sys
 import tempfile
 import time
 import warnings
 from datetime import UTC, datetime
 from fnmatch import fnmatch
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import torch
+
+import zoo_peer
+import zoo_stages
 from biprune.experiments.environment import environment, revision
 from biprune.files import write_text
+from zoo_models import torchvision, zoo
 from zoo_page import page
+from zoo_stages import STAGES
 
 PACKAGES = ("timm", "torchvision", "transformers", "torch-pruning")
-MACHINE = ("torch", "python", "processor", "cores")
+MACHINE = ("torch", "python", "processor", "cores", "revision")
+FORK = multiprocessing.get_context("fork")
 
 
 def main() -> None:
@@ -40,12 +49,7 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=300, help="for one architecture")
     parser.add_argument("--peer-seconds", type=float, default=60, help="for Torch-Pruning on it")
     parser.add_argument("--gigabytes", type=float, default=12, help="of memory for one process")
-    parser.add_argument("--one", help=argparse.SUPPRESS)
-    parser.add_argument("--side", choices=["ours", "peer"], help=argparse.SUPPRESS)
     options = parser.parse_args()
-    if options.one:
-        run_here(options)
-        return
     if options.jsonl is None:
         parser.error("--jsonl is missing: the file that holds the results")
     if not options.no_run:
@@ -55,8 +59,7 @@ def main() -> None:
 
 
 def run_all(options: argparse.Namespace) -> None:
-    from zoo_models import zoo
-
+    warm_up()
     done = {record["model"] for record in records(options.jsonl)}
     done = {name for name in done if not any(fnmatch(name, each) for each in options.again)}
     wanted = [name for name in zoo() if any(fnmatch(name, each) for each in options.only)]
@@ -73,6 +76,15 @@ def run_all(options: argparse.Namespace) -> None:
         failed = [stage for stage, figures in record.items() if failed_at(figures)]
         took = time.perf_counter() - start
         print(f"{number}/{len(left)} {name} {took:.0f} s {' '.join(failed) or 'all'}", flush=True)
+
+
+def warm_up() -> None:
+    """Import what every process needs, once: they are forked from this one."""
+    torch.set_num_threads(1)
+    torchvision()
+    for package in ("timm", "transformers", "torch_pruning", "onnxruntime", "onnxscript"):
+        import_module(package)
+    revision()
 
 
 def failed_at(figures: Any) -> bool:
@@ -95,50 +107,38 @@ def add(file: Path, record: dict[str, Any]) -> None:
 
 def in_process(name: str, side: str, options: argparse.Namespace) -> dict[str, Any]:
     """What one side reports of a model until it ends or is ended."""
-    from zoo_stages import STAGES
-
     seconds = options.seconds if side == "ours" else options.peer_seconds
-    command = [sys.executable, __file__, "--one", name, "--side", side]
-    command += ["--gigabytes", str(options.gigabytes)]
-    with tempfile.TemporaryFile("w+", encoding="utf-8") as said:
-        try:
-            code = subprocess.run(
-                command, stdout=said, stderr=subprocess.DEVNULL, timeout=seconds, check=False
-            ).returncode
-            ended = f"the process ended with code {code}" if code else ""
-        except subprocess.TimeoutExpired:
-            ended = f"time limit {seconds:.0f} s"
-        said.seek(0)
-        lines = [json.loads(line) for line in said.read().splitlines() if line.startswith("{")]
-    found: dict[str, Any] = {}
-    for line in lines:
-        found |= line
     stages = STAGES if side == "ours" else ("peer",)
+    with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as said:
+        process = FORK.Process(target=run_here, args=(name, side, options.gigabytes, said.name))
+        process.start()
+        process.join(seconds)
+        code = process.exitcode
+        ended = f"the process ended with code {code}" if code else ""
+        if code is None:
+            process.kill()
+            process.join()
+            ended = f"time limit {seconds:.0f} s"
+        found: dict[str, Any] = {}
+        for line in Path(said.name).read_text(encoding="utf-8").splitlines():
+            found |= json.loads(line)
     if ended:
         found[next(stage for stage in (*stages, "end") if stage not in found)] = {"error": ended}
     return found
 
 
-def run_here(options: argparse.Namespace) -> None:
-    """One side of one model, each stage a line on the standard output."""
-    import torch
-
-    import zoo_peer
-    import zoo_stages
-    from zoo_models import zoo
-
+def run_here(name: str, side: str, gigabytes: float, file: str) -> None:
+    """One side of one model, each stage a line of the file."""
     warnings.simplefilter("ignore")
-    torch.set_num_threads(1)
-    zoo_stages.limit_memory(options.gigabytes)
+    for stream in (sys.stdout, sys.stderr):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+    zoo_stages.limit_memory(gigabytes)
 
-    def report(stage: str, figures: dict[str, Any]) -> None:
-        value = figures["count"] if stage == "parameters" else figures
-        print("\n" + json.dumps({stage: value}), flush=True)
+    def report(stage: str, figures: Any) -> None:
+        with Path(file).open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps({stage: figures}) + "\n")
 
-    if options.side == "ours":
-        print(json.dumps({"revision": revision()}), flush=True)
-    side = zoo_stages if options.side == "ours" else zoo_peer
-    side.run(zoo()[options.one], report)
+    (zoo_stages if side == "ours" else zoo_peer).run(zoo()[name], report)
 
 
 if __name__ == "__main__":

@@ -33,7 +33,7 @@ EXACT, CLOSE = 1e-9, 1e-3  # differences, of the largest output: in float64, and
 FRESH = 5  # samples of the comparison, one more than the model was traced with
 
 Figures = dict[str, Any]
-Report = Callable[[str, Figures], None]
+Report = Callable[[str, Any], None]
 
 
 def run(build: Callable[[], Built], report: Report) -> None:
@@ -41,7 +41,7 @@ def run(build: Callable[[], Built], report: Report) -> None:
     torch.manual_seed(0)
     model, inputs = build()
     prepare_(model, inputs)
-    report("parameters", {"count": sum(p.numel() for p in model.parameters())})
+    report("parameters", sum(p.numel() for p in model.parameters()))
     attempt("weights", report, lambda: weights(model, inputs))
     tickets: list[biprune.Ticket] = []
     attempt("groups", report, lambda: groups(model, inputs, MACS, tickets))
@@ -141,7 +141,9 @@ def certified(ticket: biprune.Ticket, inputs: Inputs, found: list[nn.Module]) ->
     }
     if certificate.form == "graph":
         figures["why"] = certificate.not_module[:200]
+    kept = ticket.chosen["budget"]["macs"]
     check(error <= EXACT, f"the small model differs by {error:.1e}")
+    check(figures["macs"] <= kept, f"{figures['macs']} of the multiply-adds are left, not {kept}")
     return figures
 
 
