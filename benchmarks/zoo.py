@@ -13,6 +13,8 @@ import argparse
 import json
 import multiprocessing
 import os
+import resource
+import signal
 import sys
 import tempfile
 import time
@@ -36,6 +38,7 @@ from zoo_stages import STAGES
 
 PACKAGES = ("timm", "torchvision", "transformers", "torch-pruning")
 MACHINE = ("torch", "python", "processor", "cores", "revision")
+PATIENCE = 8  # how much longer a process may last than its processor time, on a busy machine
 FORK = multiprocessing.get_context("fork")
 
 
@@ -46,8 +49,10 @@ def main() -> None:
     parser.add_argument("--no-run", action="store_true", help="only write the page")
     parser.add_argument("--again", nargs="*", default=[], help="names to run again, with * and ?")
     parser.add_argument("--only", nargs="*", default=["*"], help="names to run, with * and ?")
-    parser.add_argument("--seconds", type=float, default=300, help="for one architecture")
-    parser.add_argument("--peer-seconds", type=float, default=60, help="for Torch-Pruning on it")
+    parser.add_argument(
+        "--seconds", type=float, default=240, help="of a processor, for one architecture"
+    )
+    parser.add_argument("--peer-seconds", type=float, default=60, help="the same for Torch-Pruning")
     parser.add_argument("--gigabytes", type=float, default=12, help="of memory for one process")
     options = parser.parse_args()
     if options.jsonl is None:
@@ -110,14 +115,17 @@ def in_process(name: str, side: str, options: argparse.Namespace) -> dict[str, A
     seconds = options.seconds if side == "ours" else options.peer_seconds
     stages = STAGES if side == "ours" else ("peer",)
     with tempfile.NamedTemporaryFile("w+", encoding="utf-8") as said:
-        process = FORK.Process(target=run_here, args=(name, side, options.gigabytes, said.name))
+        process = FORK.Process(
+            target=run_here, args=(name, side, seconds, options.gigabytes, said.name)
+        )
         process.start()
-        process.join(seconds)
+        process.join(PATIENCE * seconds)
         code = process.exitcode
         ended = f"the process ended with code {code}" if code else ""
         if code is None:
             process.kill()
             process.join()
+        if code in (None, -signal.SIGXCPU):
             ended = f"time limit {seconds:.0f} s"
         found: dict[str, Any] = {}
         for line in Path(said.name).read_text(encoding="utf-8").splitlines():
@@ -127,12 +135,18 @@ def in_process(name: str, side: str, options: argparse.Namespace) -> dict[str, A
     return found
 
 
-def run_here(name: str, side: str, gigabytes: float, file: str) -> None:
+def run_here(name: str, side: str, seconds: float, gigabytes: float, file: str) -> None:
     """One side of one model, each stage a line of the file."""
     warnings.simplefilter("ignore")
     for stream in (sys.stdout, sys.stderr):
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
-    zoo_stages.limit_memory(gigabytes)
+    used = resource.getrusage(resource.RUSAGE_SELF)
+    limits = {
+        resource.RLIMIT_CPU: int(used.ru_utime + used.ru_stime + seconds) + 1,
+        resource.RLIMIT_AS: int(gigabytes * 1e9),
+    }
+    for limit, most in limits.items():
+        resource.setrlimit(limit, (most, resource.RLIM_INFINITY))
 
     def report(stage: str, figures: Any) -> None:
         with Path(file).open("a", encoding="utf-8") as lines:

@@ -182,8 +182,12 @@ def mamba2(t: Any) -> Made:
 
 
 def experts(model: str, **options: Any) -> Callable[[Any], Made]:
-    """A decoder of which four experts share the inner layers."""
-    return text(model, num_key_value_heads=2, num_experts_per_tok=2, **options)
+    """A decoder of which four experts share the inner layers.
+
+    As batched products, which run in float64 and at any width, and which ONNX knows.
+    """
+    shared = {"num_key_value_heads": 2, "num_experts_per_tok": 2}
+    return text(model, **shared, experts_implementation="batched_mm", **options)
 
 
 # The first eleven are those of the first zoo.
