@@ -3,8 +3,8 @@
 python benchmarks/zoo.py --jsonl docs/results/zoo.jsonl --page docs/models.md
 
 Each architecture runs in processes of its own, within limits of time and memory. What the file
-has is not run again, unless `--again` names it; one line each, sorted. `--page` writes the page
-from the file; with `--no-run` that is all. Needs the extra: pip install -e '.[onnx,zoo]'.
+has is not run again, unless `--again` names it; one line each, sorted. `--page` fills the tables of
+a page from the file; with `--no-run` that is all. Needs the extra: pip install -e '.[onnx,zoo]'.
 """
 
 from __future__ import annotations
@@ -32,8 +32,9 @@ import zoo_peer
 import zoo_stages
 from biprune.experiments.environment import environment, revision
 from biprune.files import write_text
+from results_page import filled
 from zoo_models import torchvision, zoo
-from zoo_page import page
+from zoo_page import places
 from zoo_stages import STAGES
 
 PACKAGES = ("timm", "torchvision", "transformers", "torch-pruning")
@@ -60,7 +61,8 @@ def main() -> None:
     if not options.no_run:
         run_all(options)
     if options.page:
-        write_text(options.page, page(records(options.jsonl)))
+        text = options.page.read_text(encoding="utf-8")
+        write_text(options.page, filled(text, places(records(options.jsonl))))
 
 
 def run_all(options: argparse.Namespace) -> None:

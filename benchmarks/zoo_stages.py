@@ -63,7 +63,8 @@ def attempt(stage: str, report: Report, work: Callable[[], Figures]) -> None:
     try:
         figures = work()
     except Exception as error:  # whatever the model, torch or biprune raises
-        figures = {"error": f"{type(error).__name__}: {error}"[:600]}
+        said = str(error).replace(tempfile.gettempdir(), "")
+        figures = {"error": f"{type(error).__name__}: {said}"[:600]}
     figures["seconds"] = round(time.process_time() - start, 1)
     report(stage, figures)
 
