@@ -111,9 +111,9 @@ def set_sizes_(heads: dict[nn.Module, dict[nn.Module, int]]) -> None:
     """Set on attention what examples set: the width, and that of a head."""
     for owner, layers in heads.items():
         layer, number = next(iter(layers.items()))
-        width = layer.out_features  # pyright: ignore[reportAttributeAccessIssue]
+        width = len(layer.get_parameter("weight"))
         is_joint = any(getattr(owner, name, None) is layer for name in ("qkv", "query_key_value"))
-        width = int(width) // 3 if is_joint else int(width)
+        width = width // 3 if is_joint else width
         sizes = {
             **dict.fromkeys(
                 ("attention_head_size", "head_dim", "key_value_proj_dim"), width // number

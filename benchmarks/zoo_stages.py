@@ -60,6 +60,7 @@ def run(build: Callable[[], Built], report: Report) -> None:
 def attempt(stage: str, report: Report, work: Callable[[], Figures]) -> None:
     """Report what a stage gives, or why it fails, and the seconds of a processor that it took."""
     start = time.process_time()
+    figures: Figures
     try:
         figures = work()
     except Exception as error:  # whatever the model, torch or biprune raises

@@ -79,7 +79,7 @@ class Yolo(nn.Module):
             nn.Sequential(conv(n, 4 * w, 3), conv(4 * w, 4 * w, 3), nn.Conv2d(4 * w, classes, 1))
             for n in widths
         )
-        self.register_buffer("distances", torch.arange(self.BINS, dtype=torch.float32))
+        self.distances = nn.Buffer(torch.arange(self.BINS, dtype=torch.float32))
 
     def forward(self, x: Tensor) -> Tensor:
         """Distances to four sides and scores of classes, for every place of three scales."""
