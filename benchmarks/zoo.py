@@ -30,8 +30,8 @@ import torch
 
 import zoo_peer
 import zoo_stages
+from biprune.core.files import write_text
 from biprune.experiments.environment import environment, revision
-from biprune.files import write_text
 from results_page import filled
 from zoo_models import torchvision, zoo
 from zoo_page import places
