@@ -79,6 +79,28 @@ def test_weights_of_products_and_their_outputs() -> None:
     assert product_weights(model, lambda: model(tokens)) == expected
 
 
+class Experts(nn.Module):
+    """Stacks of matrices: one picked for each row, and one multiplied by groups of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.picked = nn.Parameter(torch.randn(3, 8, 4))
+        self.grouped = nn.Parameter(torch.randn(3, 8, 4))
+        self.table = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        x = self.table[numbers][:, :, None]  # looked up, and no weight
+        x = torch.bmm(self.picked[numbers % 3], x).squeeze(2)
+        ends = torch.arange(1, 4, dtype=torch.int32)
+        return functional.grouped_mm(x, self.grouped, offs=ends)
+
+
+def test_experts_are_weights_however_they_are_picked() -> None:
+    model = Experts()
+    found = product_weights(model, lambda: model(torch.arange(3)))
+    assert found == {"picked": (0, 1), "grouped": (0, 2)}
+
+
 def test_attention_in_eval_mode_is_seen_through() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
     found = product_weights(layer, lambda: layer(torch.randn(2, 3, 8)))

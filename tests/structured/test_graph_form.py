@@ -274,3 +274,29 @@ def test_a_graph_can_be_shrunk_again_the_other_way() -> None:
     assert smaller.get_parameter("blocks.0.q.weight").shape == (4, 16)
     assert smaller.certificate.kept["blocks.0.q.weight"][0] == [0, 2, 4, 6]
     assert smaller.certificate.max_error < 1e-12
+
+
+class Chunked(nn.Module):
+    """Tokens padded to whole chunks, by as much as their number wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.body = nn.Embedding(9, 6), nn.Linear(6, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.relu(self.body(self.table(tokens)))
+        x = nn.functional.pad(x, (0, 0, 0, -tokens.shape[1] % 4))
+        chunks = x.reshape(x.shape[0], -1, 4, x.shape[-1])
+        return self.head(chunks.amax(2).mean(1))
+
+
+def test_padding_by_a_number_that_depends_on_the_input() -> None:
+    tokens = torch.randint(9, (3, 10))
+    found, _, model = pruned(Chunked(), tokens)
+    sizes = {group.name: group.size for group in found.groups}
+    assert sizes == {"table.weight": 6, "body.weight": 8}
+    small = shrink(model, found, tokens, form="graph")
+    assert small.certificate.max_error < 1e-12  # pyright: ignore
+    longer = torch.randint(9, (2, 15))
+    torch.testing.assert_close(small(longer), model.eval()(longer))

@@ -33,7 +33,7 @@ def smaller(*names: str) -> Callable[[Write], Write]:
 def _with(on: _Smaller, node: fx.Node, place: int, value: Any) -> fx.Node:
     """A copy of a node with another argument."""
     copied = on._copy(node)
-    copied.update_arg(place, value)
+    copied.update_arg(place, fx.map_arg(value, lambda n: on.env.get(n, n)))
     return copied
 
 
@@ -168,7 +168,8 @@ def pad(on: _Smaller, node: fx.Node) -> fx.Node | None:
     for place in range(len(found) // 2):
         dim = len(shape) - 1 - place
         if dim in on.kept(node):
-            kept, lead = on.kept(node)[dim], found[2 * place]
+            kept = on.kept(node)[dim]
+            lead = on.labels.traced.results.get(found[2 * place], found[2 * place])
             found[2 * place] = int((kept < lead).sum())
             found[2 * place + 1] = int((kept >= lead + before[dim]).sum())
     return _with(on, node, 1, found)
@@ -182,7 +183,7 @@ def made(on: _Smaller, node: fx.Node) -> fx.Node | None:
     sizes = list(_args(node)[place])
     for dim, kept in on.kept(node).items():
         sizes[dim] = len(kept)
-    return _with(on, node, place, fx.map_arg(sizes, lambda n: on.env.get(n, n)))
+    return _with(on, node, place, sizes)
 
 
 @smaller("copy")

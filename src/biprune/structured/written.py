@@ -102,7 +102,8 @@ def from_data(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphFo
         put(root, name, tensor if trained is None else nn.Parameter(tensor, bool(trained)))
     made: list[fx.Node] = []
     for op, target, args, kwargs in data["nodes"]:
-        made.append(_node(graph, op, target, _real(args, made), _real(kwargs, made), tensors))
+        named = {str(name): _real(value, made) for name, value in kwargs.items()}
+        made.append(_node(graph, op, target, _real(args, made), named, tensors))
     sizes = [
         [Size(int(low), None if high is None else int(high), str(name)) for low, high, name in each]
         for each in data["sizes"]
