@@ -762,7 +762,7 @@ def test_threads_are_set_and_never_more_than_the_cores_at_hand(
     chosen = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
     monkeypatch.setattr("torch.get_num_threads", lambda: 64)
-    monkeypatch.setattr("joblib.cpu_count", lambda: 3)
+    monkeypatch.setattr("biprune.cli.device.cores", lambda: 3)
     train = f"train resnet8 digits {TINY} --epochs 1"
     assert run(f"{train} --out {tmp_path / 'a'}")[0] == 0
     assert run(f"{train} --threads 2 --out {tmp_path / 'b'}")[0] == 0

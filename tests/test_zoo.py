@@ -10,12 +10,11 @@ from pathlib import Path
 
 import pytest
 import torch
-from results_page import filled
 from torch import Tensor, nn
 
 import zoo
 from zoo_models import zoo as architectures
-from zoo_page import passes, places
+from zoo_page import filled, passes, places
 from zoo_stages import STAGES
 
 ROOT = Path(__file__).parents[1]
