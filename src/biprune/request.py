@@ -56,7 +56,8 @@ class Request:
                 "built."
             )
         if self.attention not in get_args(Attention):
-            raise ValueError(f"`attention` must be 'heads' or 'width', got {self.attention!r}.")
+            allowed = ", ".join(map(repr, get_args(Attention)))
+            raise ValueError(f"`attention` must be one of {allowed}, got {self.attention!r}.")
         if self.structure != "group" and self._of_groups:
             raise ValueError(
                 f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "

@@ -40,7 +40,8 @@ def find_groups(
         model: Any module; it is not changed, and its weights do not matter.
         example_input: A small batch, a tuple of arguments, or a mapping of keyword arguments.
         attention: "heads" makes whole heads units, with grouped-query attention a key-value head
-            with its queries; "width" makes index d of all heads one.
+            with its queries; "queries" makes each head of queries one, whose key and value stay;
+            "width" makes index d of all heads one.
         streams: Whether residual streams are groups too. What is left of such a model is a graph.
         seed: Of the trial.
 

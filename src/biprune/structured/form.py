@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -53,11 +54,16 @@ class GraphForm(nn.Module):
     def _named(self) -> Callable[..., Any]:
         """The forward, which says what its arguments are called: tools that export ask for that."""
 
+        # Held weakly: a model that holds itself keeps its memory long after it is dropped.
+        form = weakref.ref(self)
+
         def forward(*args: Tensor, **kwargs: Tensor) -> Any:
-            inputs = [*args, *(kwargs[name] for name in self.keywords[len(args) :])]
+            own = form()
+            assert own is not None
+            inputs = [*args, *(kwargs[name] for name in own.keywords[len(args) :])]
             if not torch.compiler.is_compiling():  # sizes are symbols then
-                self._check(inputs)
-            return filled(self.nesting, self._run(self, *inputs))
+                own._check(inputs)
+            return filled(own.nesting, own._run(own, *inputs))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind) for name in self.keywords]

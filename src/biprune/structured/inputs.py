@@ -8,7 +8,9 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-Attention = Literal["heads", "width"]  # what a unit of attention is: a head, or its index d
+# What a unit of attention is: a head with the queries that share its key and value, one head of
+# queries, or index d of all heads.
+Attention = Literal["heads", "queries", "width"]
 Draw = Literal["normal", "range", "rows"]
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
