@@ -12,7 +12,7 @@ from biprune.parameters import parameter_names, unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.graph import NoBoxError
 from biprune.structured.grouping import Coupling, coupling
-from biprune.structured.inputs import Attention, Inputs
+from biprune.structured.inputs import Attention, Inputs, check_attention
 from biprune.structured.outputs import check_runs
 from biprune.structured.removing import tensors_of
 from biprune.structured.trace import Traced, trace
@@ -64,6 +64,7 @@ def found_in(
     model: nn.Module, example_input: Inputs, attention: Attention, streams: bool, seed: int
 ) -> tuple[Coupling, Walk]:
     """The groups of a model, and the labels that they were found by."""
+    check_attention(attention)
     with evaluation_mode(model):
         check_runs(*by_position(unwrap(model), example_input))
     labels = labels_of(model, example_input, attention, streams)

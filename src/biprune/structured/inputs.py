@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
@@ -13,6 +13,13 @@ from torch import Tensor
 Attention = Literal["heads", "queries", "width"]
 Draw = Literal["normal", "range", "rows"]
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+
+
+def check_attention(attention: object) -> None:
+    """Refuse a unit of attention that there is not."""
+    if attention not in get_args(Attention):
+        allowed = ", ".join(map(repr, get_args(Attention)))
+        raise ValueError(f"`attention` must be one of {allowed}, got {attention!r}.")
 
 
 def as_inputs(example_input: Inputs) -> tuple[Tensor, ...]:
