@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, fx
 
-from biprune.groups import Role
+from biprune.core.groups import Role
 from biprune.structured.atoms import Atoms, Carried, Plane, distinct, spread, varies
 from biprune.structured.inputs import Attention
 from biprune.structured.trace import Traced
