@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from biprune.structured.find import find_groups
 from biprune.structured.form import GraphForm
 from biprune.structured.removing import zero_
 from biprune.structured.shrink import shrink
+from biprune.structured.written import from_data, to_data
 
 STEPS = 20
 
@@ -126,6 +128,36 @@ def test_batch_norm_and_dropout_switch_with_the_mode() -> None:
         *(f"norm.{n}" for n in ("weight", "bias", "running_mean", "running_var")),
         *(f"head.{n}" for n in ("weight", "bias")),
     }
+
+
+class Behind(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), norm, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(8),
+    "batch without statistics": lambda: nn.BatchNorm2d(8, track_running_stats=False),
+    "instance with statistics": lambda: nn.InstanceNorm2d(8, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_do_in_both_modes_what_the_model_does(name: str) -> None:
+    x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0)).double()
+    found, _, masked = pruned(Behind(NORMS[name]()).double(), x)
+    small = shrink(masked, found, x, form="graph")
+    state = {key: tensor.clone() for key, tensor in small.state_dict().items()}
+    again = from_data(json.loads(json.dumps(to_data(small.train()))), state)  # pyright: ignore
+    for form in (small, copy.deepcopy(small), again):
+        own = copy.deepcopy(masked)
+        for training in (False, True, False):
+            expected, output = own.train(training)(x), form.train(training)(x)
+            torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
 
 
 def test_outputs_are_nested_and_named_as_the_model_returns_them() -> None:
@@ -254,7 +286,7 @@ def test_pruning_by_width_or_with_streams_ends_in_a_certified_model(options: Any
 def test_what_is_said_of_groups_is_for_groups() -> None:
     with pytest.raises(ValueError, match=r"`streams` counts what can be removed.*alone"):
         Request(0.5, "weight", streams=True)
-    with pytest.raises(ValueError, match="`attention` must be 'heads' or 'width', got 'dims'"):
+    with pytest.raises(ValueError, match=r"`attention` must be one of .*'width', got 'dims'"):
         Request(0.5, "group", attention="dims")  # pyright: ignore[reportArgumentType]
 
 

@@ -6,7 +6,7 @@ objects that a model hands back beside its tensors are no output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -57,7 +57,7 @@ def by_position(model: nn.Module, example_input: Inputs) -> tuple[ByPosition, tu
     elif isinstance(example_input, Mapping):
         names, tensors = tuple(example_input), tuple(example_input.values())
     else:
-        tensors = tuple(example_input)
+        tensors = tuple(example_input) if isinstance(example_input, Iterable) else (example_input,)
     whole = bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors)
     if whole and tensors[0].ndim and len(tensors[0]):
         return ByPosition(model, names), tensors

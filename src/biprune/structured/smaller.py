@@ -147,14 +147,21 @@ def mean(on: _Smaller, node: fx.Node) -> fx.Node | None:
 
 
 @smaller("scaled_dot_product_attention")
-def attention(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """The scale that it had."""
-    query = _args(node)[0]
-    width = on.labels.traced.results[query].shape[-1]
-    if node.kwargs.get("scale") is not None or on.count(query, -1) == width:
-        return None
-    copied = on._copy(node)
-    copied.kwargs = {**copied.kwargs, "scale": 1 / math.sqrt(width)}
+def attention(on: _Smaller, node: fx.Node) -> fx.Node:
+    """The scale that it had; and of keys and values that queries share those that they read."""
+    query, *shared = _args(node)[:3]
+    shape = on.labels.traced.results[query].shape
+    dim = len(shape) - 3
+    heads = on.kept(query).get(dim)
+    own = {}
+    for each in shared if node.kwargs.get("enable_gqa") and heads is not None else ():
+        whole = on.labels.traced.results[each].shape[dim]
+        if on.count(each, dim) == whole > 1:
+            read = on.constant(heads // (shape[dim] // whole))
+            own[each] = on.call(aten.index_select.default, on.env[each], dim, read)
+    copied = on.graph.node_copy(node, lambda n: own.get(n) or on.operand(node, n))
+    if node.kwargs.get("scale") is None and on.count(query, -1) < shape[-1]:
+        copied.kwargs = {**copied.kwargs, "scale": 1 / math.sqrt(shape[-1])}
     return copied
 
 

@@ -7,6 +7,7 @@ and that none of the results is larger than a machine holds.
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -44,6 +45,8 @@ def to_data(form: GraphForm) -> dict[str, Any]:
     Raises:
         ValueError: It holds an operation that files do not.
     """
+    if form.training:
+        form = copy.deepcopy(form).eval()
     places: dict[fx.Node, int] = {}
     nodes = []
     for node in form.graph.nodes:
