@@ -171,7 +171,7 @@ def test_code_in_a_checkpoint_is_not_run(train: Train, stopped: Path, tmp_path: 
 @pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="has no pipes")
 def test_a_pipe_in_its_place_is_not_waited_for(train: Train, tmp_path: Path) -> None:
     os.mkfifo(tmp_path / "train.checkpoint")
-    with pytest.raises(ValueError, match=r"train\.checkpoint' is no file that can be read"):
+    with pytest.raises(ValueError, match=r"train\.checkpoint' is not a file that can be read"):
         train(checkpoint=tmp_path)
 
 

@@ -201,7 +201,7 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("The saved weights do not fit a new resnet8", layers={})
     layers = {name: [1, 1] for name in whole["layers"]}
     refused("The saved weights do not fit a new resnet8", layers=layers)
-    refused(r"is damaged: \[-2, -4\] is no shape", layers={**layers, "head.weight": [-2, -4]})
+    refused(r"is damaged: \[-2, -4\] is not a shape", layers={**layers, "head.weight": [-2, -4]})
     refused("is damaged: biprune.json is not whole", layers={"head.weight": 3})
     refused("is damaged: 'history'", history=3)
     refused("is damaged: 'sparsity'", sparsity="x")
@@ -210,7 +210,7 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("is damaged", rounds=[3])
     refused("is incomplete: 'accuracy'", rounds=[{}])
     refused("is damaged: 'input_dtype' is 'load'", input_dtype="load")
-    refused(r"is damaged: \[-1\] is no shape", input_shape=[-1])
+    refused(r"is damaged: \[-1\] is not a shape", input_shape=[-1])
     refused("is damaged: biprune.json names no tensors", tensors={"sha256": "../x", "bytes": 1})
     refused("is damaged: 'tensors'", tensors="x")
     refused("not in biprune's registry", model={**whole["model"], "name": "os:getcwd"})

@@ -131,7 +131,7 @@ def test_a_pipe_among_the_records(tmp_path: Path, caplog: pytest.LogCaptureFixtu
     store.put(record())
     os.mkfifo(tmp_path / "records" / "pipe.json")
     assert [found.key for found in store] == [SPEC.key]
-    assert "pipe.json' is no file that can be read" in caplog.text
+    assert "pipe.json' is not a file that can be read" in caplog.text
 
 
 def write_many(folder: Path, writer: int) -> None:

@@ -55,6 +55,6 @@ def cores() -> int:
         with suppress(OSError, ValueError):  # there is no such file, or it says "max"
             text = " ".join((CGROUP / file).read_text(encoding="ascii") for file in files)
             quota, period = map(int, text.split())
-            if quota > 0:  # -1 is no limit
+            if quota > 0:  # -1 means no limit
                 return min(allowed, math.ceil(quota / period))
     return allowed

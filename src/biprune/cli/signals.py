@@ -47,7 +47,7 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         last = now
         heard.append(number)
         if sys.platform != "win32":
-            # That processes which read data got it too is no error to be raised here. A function,
+            # The processes that read data were told too, so their end is not an error. A function,
             # not SIG_DFL: Python complains of a signal that is on its way when its handler goes.
             signal.signal(signal.SIGCHLD, lambda *_: None)
         raise Interrupted

@@ -83,5 +83,5 @@ def _shown(text: str) -> str:
 
 
 def _console() -> Console:
-    # Paths and names are the user's: square brackets in them are no markup.
+    # Paths and names are the user's: square brackets in them are not markup.
     return Console(markup=False, highlight=False, emoji=False)

@@ -107,7 +107,7 @@ def read_file(path: Path | str, *, at_most: int | None = None) -> bytes:
         with file:
             found = os.fstat(file.fileno())
             if not stat.S_ISREG(found.st_mode):
-                raise ValueError(f"{str(path)!r} is no file that can be read.")
+                raise ValueError(f"{str(path)!r} is not a file that can be read.")
             if at_most is not None and found.st_size > at_most:
                 raise ValueError(
                     f"{str(path)!r} is too large: {found.st_size:,} bytes, where at most "

@@ -226,7 +226,7 @@ class Groups(Structure):
             Group(
                 each["name"],
                 tuple(Slice.from_json(part, masked) for part in each["slices"]),
-                str(each.get("title", "")),  # files of before have none
+                str(each.get("title", "")),  # older files lack it
             )
             for each in data["groups"]
         )

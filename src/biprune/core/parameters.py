@@ -63,7 +63,7 @@ def prunable(
       weights by a run of the model (see `uses`);
     - `filter`: weights of convolutions;
     - `channel`: the same without the first convolution, whose input is the data, and without
-      grouped ones, whose slices are no input channels;
+      grouped ones, whose slices are not input channels;
     - `n:m`: as `weight`, where they divide into blocks.
 
     Norms, biases, frozen and complex tensors never are.

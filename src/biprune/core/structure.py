@@ -143,7 +143,7 @@ def get_structure(name: str, scope: Scope | None = None) -> Structure:
 
 
 def check_structure(name: str, scope: Scope | None = None) -> None:
-    """Refuse a name that is no structure; "group" is one, but known only with a model."""
+    """Refuse an unknown name; "group" is known, though its units depend on the model."""
     if name != "group":
         get_structure(name, scope)
     elif scope is not None:
@@ -161,7 +161,7 @@ def _by_name(name: str) -> Structure:
 
 
 def blocks(name: str) -> Blocks | None:
-    """The structure that a name such as "2:4" stands for, or None if it is no such name."""
+    """The structure that a name such as "2:4" stands for, or None for other names."""
     if not (match := re.fullmatch(r"(\d+):(\d+)", name)):
         return None
     kept, size = int(match[1]), int(match[2])

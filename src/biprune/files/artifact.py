@@ -87,7 +87,7 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
         return metadata, load_tensors(data)
     except (SafetensorError, KeyError, ValueError) as error:  # of a stranger: the hash is right
         reason = printable(str(error))
-        raise ValueError(f"{str(path)!r} is no safetensors file: {reason}.") from None
+        raise ValueError(f"{str(path)!r} is not a safetensors file: {reason}.") from None
 
 
 def read_metadata(folder: Path | str, kind: str | None = None) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def trial_run(model: nn.Module, setup: Setup) -> Callable[[], Tensor]:
 
 
 def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:
-    """Two inputs of the model from its data, on its device; None if they are no tensor.
+    """Two inputs of the model from its data, on its device; None if they are not a tensor.
 
     Of a batch that is a tuple the first element is taken.
     """

@@ -243,7 +243,7 @@ def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
         shape = metadata["input_shape"] or []
         for sizes in [shape, *metadata["layers"].values()]:
             if not all(type(size) is int and size >= 0 for size in sizes):
-                raise ValueError(f"{sizes!r} is no shape")
+                raise ValueError(f"{sizes!r} is not a shape")
         if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
             raise ValueError(f"'input_dtype' is {metadata['input_dtype']!r}")
 

@@ -170,7 +170,7 @@ def read_state(path: Path) -> dict[str, Any]:
     content = unseal(HEAD, read_file(path), path)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-    except Exception as error:  # whatever it raises of bytes that are no state
+    except Exception as error:  # bytes that are not a state raise all kinds of errors
         kind = type(error).__name__
         raise ValueError(f"The checkpoint {str(path)!r} cannot be read ({kind}).") from None
     if not isinstance(state, dict):

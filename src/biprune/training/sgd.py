@@ -21,7 +21,7 @@ class SGD(torch.optim.SGD):
 
     The fused kernel takes it that parameter, gradient and momentum share one layout: it is wrong
     where they do not, and on channels_last tensors half as fast as on the same memory in one
-    dimension. Momentum is kept in the shape of its parameter, so states are as usual.
+    dimension. Momentum keeps the shape of its parameter, so that saved states are the usual ones.
     """
 
     @torch.no_grad()
