@@ -20,6 +20,7 @@ SMALL = {
     "memory": ["--models", "resnet20", "--batches", "2"],
     "selection": ["--sizes", "0.27 M", "--rounds", "1"],
     "pipeline": ["--batch", "8", "--rounds", "1"],
+    "streams": ["--width=24", "--layers=1", "--length=5", "--rounds=1"],
     "latency": ["--model=resnet8", "--width=4", "--batches=1", "--sparsities=0.5", "--rounds=1"],
 }
 
@@ -35,7 +36,9 @@ def rows(name: str, folder: Path) -> list[dict]:
     return content["rows"]
 
 
-@pytest.mark.parametrize("name", ["step_cost", "step_parts", "freed_memory", "pipeline", "latency"])
+@pytest.mark.parametrize(
+    "name", ["step_cost", "step_parts", "freed_memory", "pipeline", "latency", "streams"]
+)
 def test_timings(name: str, tmp_path: Path) -> None:
     for row in rows(name, tmp_path):
         assert all(value > 0 for value in row.values() if isinstance(value, float))

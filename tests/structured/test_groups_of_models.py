@@ -12,6 +12,7 @@ from architectures import ARCHITECTURES, CLASSES, Residual, build, images, scale
 from biprune.core.groups import Group, Slice
 from biprune.structured.find import find_groups, labels_of, without_culprits
 from biprune.structured.grouping import Coupling
+from biprune.structured.rules.pointwise import NOT_FINITE
 from biprune.structured.rules.table import RULES
 from biprune.structured.trial import Trial
 
@@ -212,9 +213,7 @@ def test_what_cannot_be_removed_is_left_out_with_the_reason() -> None:
     weighted = Unweighted(nn.Identity())
     nn.utils.parametrizations.weight_norm(weighted.conv)
     reasons = find_groups(weighted, images()).left_out
-    assert reasons["conv.parametrizations.weight.original1"] == (
-        "it runs through _weight_norm, which is not known"
-    )
+    assert reasons["conv.parametrizations.weight.original1"] == NOT_FINITE
 
 
 def test_a_norm_without_weights_passes_units_on() -> None:
@@ -317,7 +316,7 @@ def test_weights_that_a_hook_computes_are_left_out_by_their_own_names() -> None:
         nn.utils.weight_norm(model[0])
     model(images())
     found = find_groups(model, images())
-    assert found.left_out["0.weight_v"] == "it runs through _weight_norm, which is not known"
+    assert found.left_out["0.weight_v"] == NOT_FINITE
 
 
 def test_a_module_that_holds_what_cannot_be_copied_is_refused() -> None:

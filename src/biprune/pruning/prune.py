@@ -62,8 +62,8 @@ def prune(
     `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
     `round_to` units; they are found by running `example_input`, by default two samples of the data,
     whose shape the ticket remembers. Of attention a unit is a whole head, or with `attention`
-    "width" an index of all heads; with `streams` residual streams are pruned as well, and what
-    `Ticket.shrink` returns is a graph.
+    "queries" a single one of queries, with "width" an index of all heads; with `streams` residual
+    streams are pruned as well, and what `Ticket.shrink` returns is a graph.
     `include` and `exclude` are shell-style patterns of parameter names. Every layer keeps at least
     one unit unless `allow_empty`. The rest is as in `train`.
 
