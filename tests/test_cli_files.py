@@ -233,7 +233,9 @@ def test_a_pipe_and_a_link_in_place_of_files(run: Run, ticket: Path, tmp_path: P
         content = path.read_bytes()
         path.unlink()
         os.mkfifo(path)
-        assert f"{str(path)!r} is not a file that can be read" in one_error(run(f"inspect {ticket}"))
+        assert f"{str(path)!r} is not a file that can be read" in one_error(
+            run(f"inspect {ticket}")
+        )
         path.unlink()
         path.write_bytes(content)
     assert run(f"inspect {ticket}")[0] == 0
