@@ -9,6 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from biprune.structured.rules.moving import REPEATS
 from biprune.structured.runs import Kept, Step
 
 aten = torch.ops.aten
@@ -29,6 +30,11 @@ def resized(own: Step, before: Sequence[int], kept: Kept, after: Any) -> Step:
         return _with(own, aten.reshape.default, _sizes(None, own, after))
     if own.name in ("slice", "narrow"):
         return _slice(own, before, kept)
+    if own.name in REPEATS and len(own.shape) == len(before):
+        repeated = [d for d, size in enumerate(before) if size != own.shape[d]]
+        if any(d in after for d in repeated) and all(before[d] == 1 for d in repeated):
+            return _with(own, aten.expand.default, _sizes(None, own, after))
+        return own
     dim = _dim(own, before)
     if own.name == "select" and dim in kept:
         place = int((kept[dim] < own.rest[1] % before[dim]).sum())
@@ -59,7 +65,7 @@ def _sizes(given: Any, own: Step, kept: Kept) -> list[Any]:
             found.append(len(kept[dim]) if dim in kept else size)
         else:
             found.append(-1 if dim in kept else said)
-    if own.name != "expand" and found.count(-1) > 1:
+    if own.name not in ("expand", *REPEATS) and found.count(-1) > 1:
         raise ValueError("two sizes that depend on the input change")
     return found
 

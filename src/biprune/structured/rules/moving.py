@@ -28,6 +28,7 @@ MOVING = (
 )
 
 BY_INDEX = "it is picked from by index"
+REPEATS = ("repeat", "tile", "repeat_interleave")
 RESHAPES = ("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias")
 LIKE = ("expand_as", "view_as", "reshape_as")
 
@@ -45,7 +46,21 @@ def moved(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list[Pl
     """The operation, run on each plane."""
     name = op_name(on.node)
     results = [operator(name)(plane.labels, *args, **kwargs) for plane in x.planes]
-    return _with_bits(on, x, results)
+    found = _with_bits(on, x, results)
+    return (*found, *_copies(on, x)) if name in REPEATS else found  # pyright: ignore
+
+
+def _copies(on: Labels, x: Carried) -> Planes:
+    """Where one index becomes several they are all the same, and as many as are wanted."""
+    shape = shape_of(on)
+    sizes = getattr(on.node.meta.get("val"), "shape", ())
+    if len(shape) != len(x.shape):
+        return ()
+    return tuple(
+        Plane(spread(on.atoms.of((on.node, "copies", dim), size), dim, shape), zero=False)
+        for dim, size in enumerate(shape)
+        if x.shape[dim] == 1 and size > 1 and isinstance(sizes[dim], int)
+    )
 
 
 @rule(*RESHAPES)
@@ -123,8 +138,18 @@ def joined(on: Labels, parts: list[Carried], dim: int) -> Planes:
     """Concatenation: planes that vary along `dim` side by side, the others tied across parts."""
     main: list[Plane | None] = []
     other: list[dict[tuple[int, ...], Plane]] = []
-    for part in parts:
-        planes = [Plane(on.atoms.settled(p.labels), p.zero) for p in part.planes]
+    settled = [[Plane(on.atoms.settled(p.labels), p.zero) for p in part.planes] for part in parts]
+    beside = {
+        d for own in settled for p in own if dim not in varies(p.labels) for d in varies(p.labels)
+    }
+    for part, own in zip(parts, settled, strict=True):
+        # Of (head, index), where the parts beside it know heads alone, heads are what it keeps.
+        planes = [
+            Plane(on.atoms.collapse(p.labels, [dim]), p.zero)
+            if dim in varies(p.labels) and beside.intersection(varies(p.labels))
+            else p
+            for p in own
+        ]
         across = [p for p in planes if dim in varies(p.labels)]
         if not across and part.shape[dim] == 1:
             across = [p for p in planes if not varies(p.labels)]  # one index, picked out
