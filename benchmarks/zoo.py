@@ -30,6 +30,7 @@ import torch
 
 import zoo_peer
 import zoo_stages
+from biprune.deploy.running.onnx import export_onnx
 from biprune.experiments.environment import environment, revision
 from biprune.files import write_text
 from results_page import filled
@@ -91,6 +92,8 @@ def warm_up() -> None:
     torchvision()
     for package in ("timm", "transformers", "torch_pruning", "onnxruntime", "onnxscript"):
         import_module(package)
+    with tempfile.TemporaryDirectory() as folder:  # torch.export and the exporter set up a lot
+        export_onnx(torch.nn.Linear(2, 2), Path(folder, "warm.onnx"), torch.zeros(2, 2))
     revision()
 
 
