@@ -30,9 +30,9 @@ import torch
 
 import zoo_peer
 import zoo_stages
-from biprune.deploy.running.onnx import export_onnx
+from biprune.core.files import write_text
 from biprune.experiments.environment import environment, revision
-from biprune.files import write_text
+from biprune.runtime.onnx import export_onnx
 from results_page import filled
 from zoo_models import torchvision, zoo
 from zoo_page import places

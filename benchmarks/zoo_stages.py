@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 import biprune
-from biprune.deploy.running.runtime import OnnxModel
+from biprune.runtime.runtime import OnnxModel
 from biprune.structured.calls import output_tensors
 from biprune.structured.precision import raised
 from zoo_models import Built, Inputs

@@ -14,103 +14,70 @@ import biprune
 
 SOURCE = Path(biprune.__file__).parent
 
-# Each layer may import itself and the ones above it in this list.
-LAYERS = [
-    ["models", "data", "checks", "distributed", "files", "flat", "heap", "layout", "ranking"],
-    ["claims", "sealed", "shares", "structure"],
-    ["parameters"],
-    ["uses"],
-    ["masks", "groups"],
-    ["budget"],
-    ["selection"],
-    ["masked"],
-    ["batches", "checkpoint", "schedule", "seeding", "step_hooks"],
-    ["copying", "evaluation", "sgd"],
-    ["loop"],
-    ["training"],
-    ["methods"],
-    ["structured"],
-    ["deploy"],
-    ["ticket", "request"],
-    ["attaching", "optimizer", "pruning"],
-    ["experiments"],
-    ["report"],
-    ["comparing"],
-    ["cli"],
-    ["__main__"],
+# Each room may import itself and those before it.
+ROOMS = [
+    "core",
+    "models",
+    "data",
+    "training",
+    "methods",
+    "structured",
+    "files",
+    "runtime",
+    "pruning",
+    "experiments",
+    "report",
+    "cli",
 ]
-RANK = {module: rank for rank, layer in enumerate(LAYERS) for module in layer}
 
-# The same within packages: each module may import the ones before it.
-WITHIN = {
-    "data": [
-        "base",
-        "splits",
-        "batches",
-        "decoding",
-        "files",
-        "safe_pickle",
-        "cifar",
-        "digits",
-        "fashion_mnist",
-        "folders",
-    ],
-    "deploy": ["files", "running"],
-    "report": [
-        "statistics",
-        "comparison",
-        "labels",
-        "summary",
-        "wording",
-        "spreadsheet",
-        "tables",
-        "typesetting",
-        "theme",
-        "accuracy_charts",
-        "history_charts",
-        "figures",
-        "page",
-    ],
+
+MODULES = {
+    ".".join(path.relative_to(SOURCE).with_suffix("").parts).removesuffix(".__init__"): path
+    for path in sorted(SOURCE.rglob("*.py"))
 }
+IN_ROOMS = [module for module in MODULES if module not in ("__init__", "__main__")]
 
 
-def parts(path: Path) -> str:
-    return path.relative_to(SOURCE).with_suffix("").parts[0]
-
-
-FILES = [path for path in sorted(SOURCE.rglob("*.py")) if parts(path) != "__init__"]
-
-
-def imports(path: Path, package: str = "biprune") -> set[str]:
-    """The modules of a package that a file imports, wherever in it."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
-        names = [alias.name for alias in node.names] if isinstance(node, ast.Import) else []
-        if isinstance(node, ast.ImportFrom):
+def imports(module: str, *, for_types: bool = True) -> set[str]:
+    """The modules of biprune that a module imports, wherever in it."""
+    tree = ast.parse(MODULES[module].read_text(encoding="utf-8"))
+    nodes = list(ast.walk(tree))
+    if not for_types:
+        blocks = (node for node in tree.body if isinstance(node, ast.If))
+        typing = [node for block in blocks for node in ast.walk(block)]
+        nodes = [node for node in nodes if node not in typing]
+    found: set[str] = set()
+    for node in nodes:
+        if isinstance(node, ast.Import):
+            found |= {alias.name for alias in node.names}
+        elif isinstance(node, ast.ImportFrom):
             assert node.level == 0, "imports are absolute"
-            names = [node.module or ""]
-        inside = [name.removeprefix(f"{package}.") for name in names if f"{package}." in name]
-        found |= {name.split(".")[0] for name in inside}
-    return found
+            inside = {f"{node.module}.{alias.name}" for alias in node.names}
+            modules = {name for name in inside if name.removeprefix("biprune.") in MODULES}
+            found |= modules if modules else {node.module or ""}
+    return {name.removeprefix("biprune.") for name in found} & MODULES.keys() - {module}
 
 
-@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(SOURCE)))
-def test_imports_run_one_way(path: Path) -> None:
-    own = parts(path)
-    for imported in imports(path) - {own}:
-        assert RANK[imported] < RANK[own], f"{own} imports {imported}"
+def test_all_modules_are_in_rooms() -> None:
+    entries = {path.name for path in SOURCE.iterdir()} - {"__pycache__"}
+    assert entries == {*ROOMS, "__init__.py", "__main__.py", "py.typed"}
+
+
+@pytest.mark.parametrize("module", IN_ROOMS)
+def test_imports_run_one_way(module: str) -> None:
+    own = module.split(".")[0]
+    rooms = {each.split(".")[0] for each in imports(module)} - {own}
+    assert all(ROOMS.index(room) < ROOMS.index(own) for room in rooms), (own, rooms)
     if own in ("models", "data"):
-        assert imports(path) <= {own}
+        assert not rooms
 
 
-@pytest.mark.parametrize("package", WITHIN)
-def test_imports_run_one_way_within_a_package(package: str) -> None:
-    order = WITHIN[package]
-    for path in [path for path in FILES if parts(path) == package]:
-        name = path.relative_to(SOURCE / package).with_suffix("").parts[0]
-        if name != "__init__":
-            for imported in imports(path, f"biprune.{package}"):
-                assert order.index(imported) <= order.index(name), f"{name} imports {imported}"
+def test_no_module_needs_itself() -> None:
+    waiting = {module: imports(module, for_types=False) for module in IN_ROOMS}
+    while free := [module for module, needs in waiting.items() if not needs & waiting.keys()]:
+        for module in free:
+            del waiting[module]
+    assert not waiting, f"imports in a circle: {sorted(waiting)}"
 
 
 def test_public_names_are_listed_once_and_found_where_they_live() -> None:

@@ -11,10 +11,10 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
+from biprune.core.files import printable, writable_folder
+from biprune.core.sealed import read_document, write_document
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
-from biprune.files import printable, writable_folder
-from biprune.sealed import read_document, write_document
 
 logger = logging.getLogger(__name__)
 
