@@ -32,6 +32,7 @@ import zoo_peer
 import zoo_stages
 from biprune.core.files import write_text
 from biprune.experiments.environment import environment, revision
+from biprune.runtime.onnx import export_onnx
 from zoo_models import torchvision, zoo
 from zoo_page import filled, places
 from zoo_stages import STAGES
@@ -90,6 +91,8 @@ def warm_up() -> None:
     torchvision()
     for package in ("timm", "transformers", "torch_pruning", "onnxruntime", "onnxscript"):
         import_module(package)
+    with tempfile.TemporaryDirectory() as folder:  # torch.export and the exporter set up a lot
+        export_onnx(torch.nn.Linear(2, 2), Path(folder, "warm.onnx"), torch.zeros(2, 2))
     revision()
 
 

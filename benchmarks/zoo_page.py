@@ -70,7 +70,7 @@ def table(records: Sequence[Record]) -> str:
             record["model"],
             CHECKED[passes(record, "weights")],
             _groups(record),
-            cut["form"] if done else "no",
+            _form(record) if done else "no",
             f"{cut['parameters']:.2f}" if done else "",
             f"{cut['macs']:.2f}" if done else "",
             f"{cut['difference']:.0e}" if done else "",
@@ -80,6 +80,10 @@ def table(records: Sequence[Record]) -> str:
         ]
         lines.append("| " + " | ".join(cells) + " |")
     return "\n".join(lines)
+
+
+def _form(record: Record) -> str:
+    return record["certified"]["form"] + (", streams" if "streams" in record["groups"] else "")
 
 
 def _groups(record: Record) -> str:

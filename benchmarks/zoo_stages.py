@@ -121,11 +121,22 @@ def known_weights(model: nn.Module) -> list[Tensor]:
 
 
 def groups(model: nn.Module, inputs: Inputs, kept: float, tickets: list[biprune.Ticket]) -> Figures:
-    ticket = pruned(model, inputs, "magnitude", structure="group", budget={"macs": kept})
+    target: Figures = {"structure": "group", "budget": {"macs": kept}}
+    streams = {}
+    try:
+        ticket = pruned(model, inputs, "magnitude", **target)
+    except ValueError:  # too little can go as long as residual streams stay
+        streams = {"streams": True}
+        ticket = pruned(model, inputs, "magnitude", **target, **streams)
     tickets.append(ticket)
     units = [int(mask.total) for mask in ticket.masks.per_layer().values()]
     reasons = Counter(ticket.left_out.values())
-    return {"groups": len(units), "units": sum(units), "left_out": dict(reasons.most_common(6))}
+    return {
+        "groups": len(units),
+        "units": sum(units),
+        "left_out": dict(reasons.most_common(6)),
+        **streams,
+    }
 
 
 def certified(ticket: biprune.Ticket, inputs: Inputs, found: list[nn.Module]) -> Figures:

@@ -174,7 +174,7 @@ def mamba2(t: Any) -> Made:
         state_size=8,
         num_heads=8,
         head_dim=16,
-        n_groups=2,
+        n_groups=1,
         chunk_size=4,
         **MARKS,
     )

@@ -11,6 +11,8 @@ from torch.nn import functional
 
 import adversarial
 from biprune.structured.find import find_groups
+from biprune.structured.removing import zero_
+from biprune.structured.shrink import shrink
 
 # Units that are left of the 8 channels before the operation, or why there are none.
 CHANNELS: dict[str, int | str] = {
@@ -198,6 +200,46 @@ def test_a_batch_of_one_size_is_tried_in_that_size() -> None:
 
     found = find_groups(ThreeSamples(), torch.zeros(3, 6))
     assert {group.name: group.size for group in found.groups} == {"fc.weight": 8}
+
+
+class Partial(nn.Module):
+    """Attention whose heads are turned by position in one half, and left as they are in the other.
+
+    The keys are one head, repeated for all queries.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc, self.head = nn.Linear(6, 8), nn.Linear(16, 3)
+        self.q, self.k, self.v = nn.Linear(8, 16), nn.Linear(8, 4), nn.Linear(8, 16)
+        self.register_buffer("angles", torch.rand(5, 2))
+
+    def turned(self, x: Tensor) -> Tensor:
+        part, rest = x[..., :2], x[..., 2:]
+        turned = torch.stack([-part[..., 1], part[..., 0]], -1)
+        return torch.cat([part * self.angles.cos() + turned * self.angles.sin(), rest], -1)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = torch.relu(self.fc(x))
+        q, v = (f(x).unflatten(2, (4, 4)).transpose(1, 2) for f in (self.q, self.v))
+        k = self.k(x)[:, None].repeat_interleave(4, 1)
+        mixed = (self.turned(q) @ self.turned(k).transpose(2, 3)).softmax(-1) @ v
+        return self.head(mixed.transpose(1, 2).flatten(2))
+
+
+def test_heads_that_are_turned_in_part_and_share_one_key() -> None:
+    model, x = Partial(), torch.randn(2, 5, 6)
+    found = find_groups(model, x)
+    sizes = {group.name: group.size for group in found.groups}
+    assert sizes == {"fc.weight": 8, "q.weight": 4}
+    queries = next(group for group in found.groups if group.name == "q.weight")
+    places = {part.tensor: part.places.tolist() for part in queries.slices}
+    assert places["q.weight"] == torch.arange(16).view(4, 4).tolist()
+    assert places.keys() == {"q.weight", "q.bias", "v.weight", "v.bias", "head.weight"}
+    keep = {group.name: torch.arange(group.size) % 2 == 0 for group in found.groups}
+    zero_(model, found.groups, keep)
+    certificate = shrink(model, found, x).certificate
+    assert certificate.max_error < 1e-12  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def test_tables_that_layers_share_do_not_tie_them() -> None:

@@ -157,8 +157,18 @@ def joined(on: Labels, parts: list[Carried], dim: int) -> Planes:
     """Concatenation: planes that vary along `dim` side by side, the others tied across parts."""
     main: list[Plane | None] = []
     other: list[dict[tuple[int, ...], Plane]] = []
-    for part in parts:
-        planes = [Plane(on.atoms.settled(p.labels), p.zero) for p in part.planes]
+    settled = [[Plane(on.atoms.settled(p.labels), p.zero) for p in part.planes] for part in parts]
+    beside = {
+        d for own in settled for p in own if dim not in varies(p.labels) for d in varies(p.labels)
+    }
+    for part, own in zip(parts, settled, strict=True):
+        # Of (head, index), where the parts beside it know heads alone, heads are what it keeps.
+        planes = [
+            Plane(on.atoms.collapse(p.labels, [dim]), p.zero)
+            if dim in varies(p.labels) and beside.intersection(varies(p.labels))
+            else p
+            for p in own
+        ]
         across = [p for p in planes if dim in varies(p.labels)]
         if not across and part.shape[dim] == 1:
             across = [p for p in planes if not varies(p.labels)]  # one index, picked out
