@@ -30,12 +30,12 @@ lowest: .venv-lowest/torch-$(TORCH)
 .venv-lowest/torch-$(TORCH): pyproject.toml benchmarks/lower_bounds.py
 	$(PYTHON) -m venv --clear .venv-lowest
 	.venv-lowest/bin/python benchmarks/lower_bounds.py torch==$(TORCH) > .venv-lowest/constraints.txt
-	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[dev,onnx]'
+	.venv-lowest/bin/python -m pip install --quiet --disable-pip-version-check -c .venv-lowest/constraints.txt -e '.[dev]'
 	touch $@
 
 .venv/ready: pyproject.toml constraints.txt
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,onnx]'
+	$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
 	touch $@
 
 clean:

@@ -16,10 +16,11 @@ REQUIREMENT = re.compile(r"(?P<name>[\w.-]+)>=(?P<lowest>[\w.]+)(,<[\w.]+)?")
 
 
 def requirements() -> list[str]:
-    """What the project and all of its extras ask for."""
+    """What the project and all of its extras ask for, but for each other."""
     project = tomllib.loads(PROJECT.read_text(encoding="utf-8"))["project"]
     extras = project["optional-dependencies"].values()
-    return [*project["dependencies"], *(asked for extra in extras for asked in extra)]
+    asked = [*project["dependencies"], *(each for extra in extras for each in extra)]
+    return [each for each in asked if not each.startswith(f"{project['name']}[")]
 
 
 def pins(asked: Iterable[str], given: Iterable[str] = ()) -> list[str]:

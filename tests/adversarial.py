@@ -202,6 +202,9 @@ BETWEEN: dict[str, tuple[Callable[[Tensor], Tensor], int]] = {
     ),
     "steps": (lambda x: torch.cat([x[:, 1::2], x[:, ::2]], 1), 8),
     "picked": (lambda x: x[:, torch.tensor([3, 1, 2, 0, 7, 6, 5, 4])], 8),
+    "gathered": (lambda x: x.gather(3, x.argsort(3)), 8),
+    "scattered": (lambda x: torch.zeros_like(x).scatter(2, x.argsort(2), x), 8),
+    "places": (lambda x: x * (x > 9).nonzero().sum(), 8),
     "one channel": (lambda x: x * x[:, 2:3], 8),
     "outer": (lambda x: (x[:, :, None] * x[:, None]).flatten(1, 2)[:, :8], 8),
     "einsum": (lambda x: torch.einsum("nchw,ndhw->nchw", x, x.relu()), 8),
@@ -254,9 +257,97 @@ class Tied(nn.Module):
         return functional.linear(x, self.embed.weight), Cache(hidden)
 
 
+class Experts(nn.Module):
+    """Each token goes to two of three experts, so that how many each gets depends on numbers."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.stem, self.router = nn.Linear(6, 8), nn.Linear(8, 3)
+        self.experts = nn.ModuleList(
+            nn.Sequential(nn.Linear(8, 6), nn.GELU(), nn.Linear(6, 8)) for _ in range(3)
+        )
+        self.head = nn.Linear(8, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        rows = self.stem(x).flatten(0, 1)
+        shares, chosen = self.router(rows).softmax(-1).topk(2, -1)
+        total, first = torch.zeros_like(rows), torch.zeros_like(rows)
+        for place, expert in enumerate(self.experts):
+            row, rank = torch.where(chosen == place)
+            total.index_add_(0, row, expert(rows[row]) * shares[row, rank, None])
+            mask = chosen[:, 0] == place
+            first[mask] = expert(rows[mask])
+        return self.head((total + first).view(*x.shape[:2], -1))
+
+
+class Attended(nn.Module):
+    """Attention of torch's own, with a number of tokens and of samples that are free."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, CLASSES)
+        self.attention = nn.MultiheadAttention(8, 4, batch_first=True)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(x + self.attention(x, x, x, need_weights=False)[0])
+
+
+class Queries(nn.Module):
+    """Four query heads that share one key head, or two, in one of the ways that this is written."""
+
+    def __init__(self, keys: int, how: str) -> None:
+        super().__init__()
+        self.keys, self.how = keys, how
+        self.embed, self.head = nn.Embedding(11, 8), nn.Linear(8, CLASSES)
+        self.q, self.o = nn.Linear(8, 16), nn.Linear(16, 8)
+        self.k, self.v = nn.Linear(8, 4 * keys), nn.Linear(8, 4 * keys)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        n, t, _ = x.shape
+        q, k, v = (layer(x).view(n, t, -1, 4).transpose(1, 2) for layer in (self.q, self.k, self.v))
+        shared = 4 // self.keys
+        if self.how == "expand":
+            k, v = (
+                each[:, :, None].expand(n, self.keys, shared, t, 4).reshape(n, 4, t, 4)
+                for each in (k, v)
+            )
+        if self.how == "interleave":
+            k, v = (each.repeat_interleave(shared, 1) for each in (k, v))
+        mixed = functional.scaled_dot_product_attention(q, k, v, enable_gqa=self.how == "kernel")
+        return self.head(x + self.o(mixed.transpose(1, 2).reshape(n, t, -1)))
+
+
+class Normed(nn.Module):
+    """Weights with a norm of their own: rows of zeros have none."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.fc = nn.Linear(6, 8)
+        self.mid = nn.utils.parametrizations.weight_norm(nn.Linear(8, 7))
+        self.head = nn.Linear(7, CLASSES)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(torch.relu(self.mid(torch.relu(self.fc(x)))))
+
+
 class Cache:
     def __init__(self, kept: Tensor) -> None:
         self.kept = kept
+
+
+class Readout(nn.Module):
+    """A layer that holds the matrix of another as its own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.mid, self.head = nn.Embedding(9, 6), nn.Linear(6, 6), nn.Linear(6, 9)
+        self.head.weight = self.embed.weight
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = self.embed(tokens)
+        return self.head(x + torch.relu(self.mid(x)))
 
 
 class ByNumbers(nn.Module):
@@ -312,8 +403,17 @@ MODULES: dict[str, tuple[Callable[[], nn.Module], object]] = {
     "biased": (Biased, _tokens(11)),
     "shared": (Shared, _normal(2, 3, 8, 8)),
     "tied": (Tied, _tokens(9)),
+    "readout": (Readout, _tokens(9)),
     "by numbers": (ByNumbers, _normal(3, 6)),
     "keywords": (Keywords, {"left": _normal(3, 6), "right": _normal(3, 4)}),
+    "experts": (Experts, _normal(3, 4, 6)),
+    "attended": (Attended, _tokens(11)),
+    **{
+        f"queries of {keys} by {how}": (lambda k=keys, h=how: Queries(k, h), _tokens(11))
+        for keys in (1, 2)
+        for how in ("expand", "interleave", "kernel")
+    },
+    "weight norm": (Normed, _normal(3, 6)),
     "recurrent": (Recurrent, _normal(3, 5, 6)),
     **{
         name: (lambda b=between, c=channels: Images(b, c), _normal(2, 3, 8, 8))

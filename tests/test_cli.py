@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import math
+import multiprocessing
 import os
 import re
 import shlex
@@ -28,7 +29,7 @@ from biprune.cli import app as app_module
 from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
 from biprune.cli.app import app, main
-from biprune.cli.signals import sigterm_as_interrupt
+from biprune.cli.signals import signals_as_interrupts
 from biprune.core.sealed import write_document
 from biprune.core.structure import Scope
 from biprune.files.artifact import UNFINISHED, read_metadata, tensors_path
@@ -515,44 +516,132 @@ def test_what_reads_the_images_may_get_the_signal_too(tmp_path: Path) -> None:
     assert "Traceback" not in err
 
 
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
+@pytest.mark.parametrize("command", ["comes()", "exec('comes()')", "fails()"])
+def test_a_signal_before_a_command_begins_ends_it_in_silence(name: str, command: str) -> None:
+    """Through `exec` Python ends as if by SIGINT; an import fails in ways of its own."""
+    script = f"""
+import os, signal
+from biprune.cli import app, main
+
+def comes():
+    os.kill(os.getpid(), signal.{name})
+
+def fails():
+    try:
+        comes()
+    except KeyboardInterrupt:
+        raise ImportError("cannot load module more than once")
+
+app.get_command = lambda _: {command}
+main(["list"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    code = 128 + getattr(signal, name)
+    assert (done.returncode, done.stdout, done.stderr) == (code, "", "")
+
+
+def test_ctrl_c_while_the_command_line_is_imported_is_silent() -> None:
+    script = """
+import sys
+class Interrupted:
+    def find_spec(self, name, *rest):
+        if name == "typer":
+            raise KeyboardInterrupt
+sys.meta_path.insert(0, Interrupted())
+from biprune.cli import main
+main(["list"])
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "")
+
+
 def test_a_signal_that_comes_twice_at_once_interrupts_once() -> None:
-    before, seen = signal.getsignal(signal.SIGTERM), []
+    numbers = (signal.SIGTERM, signal.SIGINT)
+    before, seen = [signal.getsignal(number) for number in numbers], []
 
     def command() -> None:
         try:
             signal.raise_signal(signal.SIGTERM)
         except KeyboardInterrupt:
-            signal.raise_signal(signal.SIGTERM)
+            for number in numbers:
+                signal.raise_signal(number)
             seen.append("tidied up")
             raise
 
-    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt() as times:
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupts() as heard:
         command()
     assert seen == ["tidied up"]
-    assert len(times) == 1
-    assert signal.getsignal(signal.SIGTERM) == before
+    assert heard == [signal.SIGTERM]
+    assert [signal.getsignal(number) for number in numbers] == before
 
 
-def test_a_signal_inside_a_destructor_is_not_lost() -> None:
-    """`DataLoader` waits for its workers in one, and Python drops what is raised there."""
-
-    class Late:
+def test_a_signal_that_is_lost_in_a_destructor_comes_again() -> None:
+    class Losing:
         def __del__(self) -> None:
             signal.raise_signal(signal.SIGTERM)
 
     def command() -> None:
-        late = Late()
-        del late
-        time.sleep(30)
+        lost = Losing()
+        del lost
+        time.sleep(10)
+        raise AssertionError("not interrupted")
 
     hook = sys.unraisablehook
-    began = time.monotonic()
-    with pytest.raises(KeyboardInterrupt), sigterm_as_interrupt() as times:
+    with pytest.raises(KeyboardInterrupt), signals_as_interrupts() as heard:
         command()
-    assert len(times) == 1
-    assert time.monotonic() - began < 20
-    assert sys.unraisablehook is hook
-    assert signal.getitimer(signal.ITIMER_REAL)[0] == 0
+    assert heard == [signal.SIGTERM] * 2
+    assert sys.unraisablehook == hook
+
+
+def test_what_an_interrupt_cuts_short_is_not_reported() -> None:
+    class Failing:
+        def __del__(self) -> None:
+            raise ValueError("cut short")
+
+    def command(sent: bool) -> None:
+        try:
+            if sent:
+                signal.raise_signal(signal.SIGTERM)
+        finally:
+            failing = Failing()
+            del failing
+
+    reported: list[object] = []
+    before, sys.unraisablehook = sys.unraisablehook, lambda lost: reported.append(lost.exc_value)
+    try:
+        with signals_as_interrupts():
+            command(sent=False)
+        assert [str(error) for error in reported] == ["cut short"]
+        with pytest.raises(KeyboardInterrupt), signals_as_interrupts():
+            command(sent=True)
+        assert len(reported) == 1
+    finally:
+        sys.unraisablehook = before
+
+
+def test_a_signal_ends_a_forked_reader_without_a_word(capfd: pytest.CaptureFixture[str]) -> None:
+    def reader() -> None:
+        signal.raise_signal(signal.SIGTERM)
+
+    with signals_as_interrupts() as heard:
+        process = multiprocessing.get_context("fork").Process(target=reader)
+        process.start()
+        process.join(60)
+    assert (process.exitcode, heard) == (-signal.SIGTERM, [])
+    assert capfd.readouterr().err == ""
+
+
+def test_a_command_in_the_background_stays_deaf_to_ctrl_c() -> None:
+    """A shell ignores SIGINT for what it starts with `&`."""
+    before = signal.signal(signal.SIGINT, signal.SIG_IGN)
+    try:
+        with signals_as_interrupts() as heard:
+            signal.raise_signal(signal.SIGINT)
+        assert heard == []
+        assert signal.getsignal(signal.SIGINT) == signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
@@ -673,7 +762,7 @@ def test_threads_are_set_and_never_more_than_the_cores_at_hand(
     chosen = []
     monkeypatch.setattr("torch.set_num_threads", chosen.append)
     monkeypatch.setattr("torch.get_num_threads", lambda: 64)
-    monkeypatch.setattr("joblib.cpu_count", lambda: 3)
+    monkeypatch.setattr("biprune.cli.device.cores", lambda: 3)
     train = f"train resnet8 digits {TINY} --epochs 1"
     assert run(f"{train} --out {tmp_path / 'a'}")[0] == 0
     assert run(f"{train} --threads 2 --out {tmp_path / 'b'}")[0] == 0

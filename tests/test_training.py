@@ -670,7 +670,18 @@ def test_a_last_batch_of_one_before_batchnorm(call, conv_net: nn.Module, batches
         call(model, [*batches, last], epochs=1)
 
 
-@pytest.mark.parametrize("call", [biprune.train, partial(biprune.prune, sparsity=0.5)])
+def by_bip_optimizer(model: nn.Module, batches: Batches, epochs: int) -> None:
+    biprune.BiPOptimizer(model, 0.5)
+
+
+def by_attach(model: nn.Module, batches: Batches, epochs: int) -> None:
+    biprune.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, steps=epochs)
+
+
+WAYS = [biprune.train, partial(biprune.prune, sparsity=0.5), by_bip_optimizer, by_attach]
+
+
+@pytest.mark.parametrize("call", WAYS)
 def test_a_model_without_numbers(call, conv_net: nn.Module, batches: Batches) -> None:
     conv_net.head.to("meta")
     with pytest.raises(ValueError, match=r"2 of the 14 .* meta device, .* 'head\.weight'"):
@@ -703,8 +714,9 @@ class Returning(nn.Module):
         lambda logits: (logits, torch.zeros(1)),
         lambda logits: [logits],
         lambda logits: SimpleNamespace(loss=None, logits=logits),
+        lambda logits: {"loss": None, "logits": logits},
     ],
-    ids=["tuple", "list", "logits"],
+    ids=["tuple", "list", "logits", "dict"],
 )
 @pytest.mark.parametrize("method", ["bip", "snip", "synflow"])
 def test_logits_are_found_in_what_a_model_returns(method: str, wrap) -> None:

@@ -79,6 +79,28 @@ def test_weights_of_products_and_their_outputs() -> None:
     assert product_weights(model, lambda: model(tokens)) == expected
 
 
+class Experts(nn.Module):
+    """Stacks of matrices: one picked for each row, and one multiplied by groups of rows."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.picked = nn.Parameter(torch.randn(3, 8, 4))
+        self.grouped = nn.Parameter(torch.randn(3, 8, 4))
+        self.table = nn.Parameter(torch.randn(5, 4))
+
+    def forward(self, numbers: Tensor) -> Tensor:
+        x = self.table[numbers][:, :, None]  # looked up, and no weight
+        x = torch.bmm(self.picked[numbers % 3], x).squeeze(2)
+        ends = torch.arange(1, 4, dtype=torch.int32)
+        return functional.grouped_mm(x, self.grouped, offs=ends)
+
+
+def test_experts_are_weights_however_they_are_picked() -> None:
+    model = Experts()
+    found = product_weights(model, lambda: model(torch.arange(3)))
+    assert found == {"picked": (0, 1), "grouped": (0, 2)}
+
+
 def test_attention_in_eval_mode_is_seen_through() -> None:
     layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval().requires_grad_(False)
     found = product_weights(layer, lambda: layer(torch.randn(2, 3, 8)))
@@ -115,9 +137,36 @@ def test_blocks_lie_along_the_inputs() -> None:
             return functional.linear(self.first(x), self.second)
 
     data = [(torch.randn(8, 8), torch.randint(3, (8,)))]
-    ticket = biprune.prune(Two(), data, "gmp", structure="2:4", epochs=2)
-    assert list(ticket.masks) == ["second"]
-    assert ticket.left_out == {"first.weight": "its inputs are not its second dimension"}
+    for include in (None, "*"):
+        options = {"structure": "2:4", "epochs": 2, "include": include}
+        ticket = biprune.prune(Two(), data, "gmp", **options)
+        assert list(ticket.masks) == ["second"]
+        assert ticket.left_out == {"first.weight": "its inputs are not its second dimension"}
+
+
+@pytest.mark.parametrize("include", [None, "*"])
+def test_outputs_of_a_weight_are_known_where_it_is_included_by_name(include: str | None) -> None:
+    """What an output without a kept weight gives is constant: its scores stand still."""
+    torch.manual_seed(0)
+    model = nn.Sequential(Conv1D(8, 6), nn.BatchNorm1d(6), nn.Linear(6, 3))
+    inputs, labels = torch.randn(16, 8), torch.arange(16) % 3
+    optimizer = biprune.BiPOptimizer(model, 0.5, include=include, example_input=inputs)
+    mask = optimizer.masks["0.weight"]
+    mask[:, 1], mask[2, :] = False, False
+    mask[:, 3] = True
+    optimizer._masked.write()
+    before = optimizer.scores["0.weight"].clone()
+    functional.cross_entropy(model(inputs), labels).backward()
+    optimizer.upper_step()
+    moved = (optimizer.scores["0.weight"] - before).abs()
+    assert float(moved[:, 1].max()) == 0
+    assert float(moved[2, 3]) > 0
+
+
+def test_the_error_suggests_a_weight_before_an_embedding() -> None:
+    model = nn.Sequential(nn.Embedding(10, 6), Conv1D(6, 8))
+    with pytest.raises(ValueError, match=r"such as include='1\.weight'"):
+        biprune.BiPOptimizer(model, 0.5)
 
 
 def test_a_run_that_cannot_be_made_leaves_the_known_layers() -> None:

@@ -14,6 +14,7 @@ import onnxruntime
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
 from biprune.runtime import onnx as onnx_module
 from biprune.runtime import runtime
@@ -128,6 +129,29 @@ class TwoInTwoOut(nn.Module):
     def forward(self, tokens: Tensor, mixing: Tensor) -> dict[str, Tensor]:
         found = self.table(tokens)
         return {"found": found, "mixed": found @ mixing}
+
+
+class Biased(nn.Module):
+    """Attention with a bias for each head, called by the names of its inputs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.out, self.bias = nn.Linear(8, 8), nn.Parameter(torch.randn(1, 2, 5, 5))
+
+    def forward(self, *, queries: Tensor, values: Tensor) -> dict[str, Tensor]:
+        q, v = (t.view(t.shape[0], 5, 2, 4).transpose(1, 2) for t in (queries, values))
+        mixed = functional.scaled_dot_product_attention(q, q, v, attn_mask=self.bias)
+        return {"mixed": self.out(mixed.transpose(1, 2).reshape(queries.shape))}
+
+
+def test_biased_attention_called_by_name(tmp_path: Path) -> None:
+    torch.manual_seed(0)
+    model = Biased()
+    inputs = {"queries": torch.randn(3, 5, 8), "values": torch.randn(3, 5, 8)}
+    check = export_onnx(model, tmp_path / "model.onnx", inputs)
+    session = onnxruntime.InferenceSession(str(check.path))
+    (output,) = session.run(["output"], {name: t.numpy() for name, t in inputs.items()})
+    torch.testing.assert_close(torch.from_numpy(output), model(**inputs)["mixed"].detach())
 
 
 def test_several_inputs_and_outputs(tmp_path: Path) -> None:
@@ -287,5 +311,7 @@ def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     installed = {"onnx"}
     monkeypatch.setattr(runtime, "find_spec", lambda name: name in installed or None)
     assert not runtime.has_onnx()
-    with pytest.raises(ValueError, match=r"needs onnxscript, onnxruntime, .*'biprune\[onnx\]'"):
+    with pytest.raises(
+        ModuleNotFoundError, match=r"needs onnxscript, onnxruntime, .*'biprune\[onnx\]'"
+    ):
         export_onnx(nn.Linear(3, 2), tmp_path / "model.onnx", torch.zeros(1, 3))

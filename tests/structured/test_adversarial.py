@@ -21,6 +21,7 @@ from biprune.structured.shrink import shrink
 MODES = {
     "heads": {},
     "width": {"attention": "width"},
+    "queries": {"attention": "queries"},
     "streams": {"streams": True},
 }
 NO_GRAPH = {"by numbers"}

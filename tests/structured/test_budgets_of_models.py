@@ -73,10 +73,22 @@ class NonLocal(nn.Module):
         return self.head((hidden.flatten(2) + value @ seen.transpose(1, 2)).mean(dim=2))
 
 
+class Computed(NonLocal):
+    """The same, its values by a convolution whose weight is computed: no parameter pays for it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        norm = nn.utils.parametrizations.weight_norm
+        self.value = nn.Sequential(self.value, norm(nn.Conv2d(16, 16, 3, padding=1)))
+
+
+OWN = {"non-local": NonLocal, "computed": Computed}
+
+
 @pytest.mark.parametrize("scope", ["layer", "global"])
-@pytest.mark.parametrize("name", ["non-local", "torch_vit", "written_vit"])
+@pytest.mark.parametrize("name", [*OWN, "torch_vit", "written_vit"])
 def test_products_of_activations_are_paid_for(name: str, scope: str) -> None:
-    model = NonLocal() if name == "non-local" else architectures.build(name)
+    model = OWN[name]() if name in OWN else architectures.build(name)
     images = torch.randn(6, 3, 8, 8, generator=torch.Generator().manual_seed(0))
     kept = 0.5 if name == "non-local" else 0.8
     ticket = biprune.prune(
@@ -109,6 +121,9 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
     model = biprune.create_model("resnet20", seed=0)
     with pytest.raises(ValueError, match=r"cannot be pruned to 0\.05 of its macs: .* is left"):
         Request(None, "group", budget={"macs": 0.05}, round_to=8).target(model, INPUTS)
+    normed = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 2))
+    with pytest.raises(ValueError, match=r"Left out: 0\.weight \(it runs through a norm .*\); 3\."):
+        Request(None, "group", budget={"macs": 0.1}).target(normed, torch.zeros(2, 4))
 
 
 @pytest.mark.parametrize(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import json
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +21,7 @@ from biprune.structured.find import find_groups
 from biprune.structured.form import GraphForm
 from biprune.structured.removing import zero_
 from biprune.structured.shrink import shrink
+from biprune.structured.written import from_data, to_data
 
 STEPS = 20
 
@@ -128,6 +130,36 @@ def test_batch_norm_and_dropout_switch_with_the_mode() -> None:
     }
 
 
+class Behind(nn.Module):
+    def __init__(self, norm: nn.Module) -> None:
+        super().__init__()
+        self.conv, self.norm, self.head = nn.Conv2d(3, 8, 3), norm, nn.Linear(8, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.norm(self.conv(x)).relu().mean((2, 3)))
+
+
+NORMS = {
+    "batch": lambda: nn.BatchNorm2d(8),
+    "batch without statistics": lambda: nn.BatchNorm2d(8, track_running_stats=False),
+    "instance with statistics": lambda: nn.InstanceNorm2d(8, track_running_stats=True),
+}
+
+
+@pytest.mark.parametrize("name", NORMS)
+def test_norms_do_in_both_modes_what_the_model_does(name: str) -> None:
+    x = torch.randn(4, 3, 6, 6, generator=torch.Generator().manual_seed(0)).double()
+    found, _, masked = pruned(Behind(NORMS[name]()).double(), x)
+    small = shrink(masked, found, x, form="graph")
+    state = {key: tensor.clone() for key, tensor in small.state_dict().items()}
+    again = from_data(json.loads(json.dumps(to_data(small.train()))), state)  # pyright: ignore
+    for form in (small, copy.deepcopy(small), again):
+        own = copy.deepcopy(masked)
+        for training in (False, True, False):
+            expected, output = own.train(training)(x), form.train(training)(x)
+            torch.testing.assert_close(output, expected, rtol=0, atol=1e-12)
+
+
 def test_outputs_are_nested_and_named_as_the_model_returns_them() -> None:
     small = graph_of(Modes().eval(), torch.randn(4, 3, 8, 8))
     returned = small(torch.randn(2, 3, 8, 8))
@@ -228,7 +260,7 @@ def test_a_comparison_that_could_not_see_a_difference_says_so() -> None:
     assert "too little for a comparison to see a mistake" in str(certificate)
     seeing: Any = graph_of(Modes().eval(), torch.randn(4, 3, 8, 8)).certificate
     assert not seeing.is_blind
-    assert seeing.batches == (4, 4, 5, 1, 3)
+    assert seeing.batches == (4, 4, 64, 1, 3)
     assert "The model is a graph: its own class was not asked for." in str(seeing)
 
 
@@ -254,7 +286,7 @@ def test_pruning_by_width_or_with_streams_ends_in_a_certified_model(options: Any
 def test_what_is_said_of_groups_is_for_groups() -> None:
     with pytest.raises(ValueError, match=r"`streams` counts what can be removed.*alone"):
         Request(0.5, "weight", streams=True)
-    with pytest.raises(ValueError, match="`attention` must be 'heads' or 'width', got 'dims'"):
+    with pytest.raises(ValueError, match=r"`attention` must be one of .*'width', got 'dims'"):
         Request(0.5, "group", attention="dims")  # pyright: ignore[reportArgumentType]
 
 
@@ -274,3 +306,29 @@ def test_a_graph_can_be_shrunk_again_the_other_way() -> None:
     assert smaller.get_parameter("blocks.0.q.weight").shape == (4, 16)
     assert smaller.certificate.kept["blocks.0.q.weight"][0] == [0, 2, 4, 6]
     assert smaller.certificate.max_error < 1e-12
+
+
+class Chunked(nn.Module):
+    """Tokens padded to whole chunks, by as much as their number wants."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.table, self.body = nn.Embedding(9, 6), nn.Linear(6, 8)
+        self.head = nn.Linear(8, 3)
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        x = torch.relu(self.body(self.table(tokens)))
+        x = nn.functional.pad(x, (0, 0, 0, -tokens.shape[1] % 4))
+        chunks = x.reshape(x.shape[0], -1, 4, x.shape[-1])
+        return self.head(chunks.amax(2).mean(1))
+
+
+def test_padding_by_a_number_that_depends_on_the_input() -> None:
+    tokens = torch.randint(9, (3, 10))
+    found, _, model = pruned(Chunked(), tokens)
+    sizes = {group.name: group.size for group in found.groups}
+    assert sizes == {"table.weight": 6, "body.weight": 8}
+    small = shrink(model, found, tokens, form="graph")
+    assert small.certificate.max_error < 1e-12  # pyright: ignore
+    longer = torch.randint(9, (2, 15))
+    torch.testing.assert_close(small(longer), model.eval()(longer))

@@ -245,6 +245,11 @@ def test_models_that_do_not_run_are_refused_in_a_line() -> None:
     ) as info:
         find_groups(Residual().eval(), images()[0])
     assert "\n" not in str(info.value)
+    for wrong in (None, 3, torch.zeros(())):
+        with pytest.raises(ValueError, match="`example_input` must be a batch of samples"):
+            find_groups(Residual(), wrong)  # pyright: ignore[reportArgumentType]
+    with pytest.raises(ValueError, match=r"`attention` must be one of 'heads', .* got 'head'"):
+        find_groups(Residual(), images(), attention="head")  # pyright: ignore[reportArgumentType]
 
 
 def test_models_that_cannot_be_traced_are_refused_with_a_way_out(

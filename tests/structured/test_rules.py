@@ -37,6 +37,9 @@ CHANNELS: dict[str, int | str] = {
     "split by sizes": 8,
     "steps": 8,
     "picked": "it is picked from by index",
+    "gathered": 8,
+    "scattered": 8,
+    "places": "its places are counted",
     "one channel": 7,
     "outer": "it can only go as a whole",
     "einsum": 8,
@@ -131,6 +134,24 @@ def test_what_goes_with_a_unit(name: str) -> None:
     assert all(torch.equal(part.places, torch.arange(8)[:, None]) for part in group.slices)
 
 
+WHOLE = {
+    "experts": {"stem.weight": 8, **{f"experts.{i}.0.weight": 6 for i in range(3)}},
+    "attended": {"embed.weight": 8, "attention.in_proj_weight": 4},
+    "weight norm": {"fc.weight": 8},
+}
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_all_groups_of(name: str) -> None:
+    found = find_groups(adversarial.build(name), adversarial.MODULES[name][1])
+    assert {group.name: group.size for group in found.groups} == WHOLE[name]
+
+
+def test_rows_of_weights_with_norms_of_their_own_stay() -> None:
+    found = find_groups(adversarial.build("weight norm"), torch.zeros(3, 6))
+    assert "not finite" in found.left_out["mid.parametrizations.weight.original1"]
+
+
 def test_heads_whole_or_by_width() -> None:
     model, tokens = adversarial.build("layers"), adversarial.MODULES["layers"][1]
     heads = find_groups(model, tokens)  # pyright: ignore[reportArgumentType]
@@ -148,6 +169,35 @@ def test_heads_whole_or_by_width() -> None:
     turned = {part.tensor: part.places.tolist() for part in width.groups[0].slices}
     assert turned["blocks.0.q.weight"][0] == [0, 2, 4, 6, 8, 10, 12, 14]  # pairs, of all heads
     assert "inv_freq" not in turned
+
+
+@pytest.mark.parametrize("how", ["expand", "interleave", "kernel"])
+@pytest.mark.parametrize("keys", [1, 2])
+def test_query_heads_go_alone_where_that_is_asked_for_or_nothing_else_can(
+    keys: int, how: str
+) -> None:
+    name = f"queries of {keys} by {how}"
+    model, tokens = adversarial.build(name), adversarial.MODULES[name][1]
+    alone = {"embed.weight": 8, "q.weight": 4}
+    for attention, expected in (
+        ("queries", alone),
+        ("heads", alone if keys == 1 else {"embed.weight": 8, "q.weight": 2}),
+    ):
+        found = find_groups(model, tokens, attention=attention)  # pyright: ignore
+        assert {group.name: group.size for group in found.groups} == expected
+
+
+def test_a_batch_of_one_size_is_tried_in_that_size() -> None:
+    class ThreeSamples(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.fc, self.head = nn.Linear(6, 8), nn.Linear(8, 3)
+
+        def forward(self, x: Tensor) -> Tensor:
+            return self.head(self.fc(x) * torch.arange(3.0)[:, None])
+
+    found = find_groups(ThreeSamples(), torch.zeros(3, 6))
+    assert {group.name: group.size for group in found.groups} == {"fc.weight": 8}
 
 
 def test_tables_that_layers_share_do_not_tie_them() -> None:

@@ -1,6 +1,8 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Callable
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -8,6 +10,8 @@ from torch import Tensor, nn
 
 from architectures import ARCHITECTURES, build, images
 from biprune.core.groups import Group, Slice
+from biprune.structured.calls import by_position
+from biprune.structured.certificate import Comparer, Form
 from biprune.structured.find import find_groups
 from biprune.structured.grouping import Coupling
 from biprune.structured.macs import count_macs
@@ -307,10 +311,65 @@ class Fixed(nn.Module):
 
 def test_a_model_may_take_batches_of_one_size_only() -> None:
     small = shrink(Fixed(), None, images(3))
-    assert small.certificate.num_inputs == 15
+    assert small.certificate.batches == (3, 3, 3, 3, 3)
     assert small.net[0].out_channels == 3
     with pytest.raises(ValueError, match=r"does not run on .* Pass an `example_input`"):
         shrink(Fixed(), None, images(2))
+
+
+class AboveTen(nn.Module):
+    """For more than ten samples what seems dead is not, as another kernel may have it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv_net(-0.5)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.net[2:](self.net[:2](x) + float(len(x) > 10))
+
+
+def test_a_large_batch_is_compared() -> None:
+    """The model's own class does not do, and a graph takes no more samples than it is right for."""
+    model = AboveTen()
+    small = shrink(model, None, images())
+    assert small.certificate.form == "graph"
+    torch.testing.assert_close(small(images()), model(images()))
+    with pytest.raises(ValueError, match="takes `x` of shape"):
+        small(images(16))
+    assert distance(model, shrink(model, None, images(), form="module")) < 1e-12
+
+
+@pytest.mark.parametrize(("macs", "samples"), [(0, 64), (10**9, 10), (10**11, 8)])
+def test_the_large_batch_is_smaller_where_a_sample_costs_more(macs: int, samples: int) -> None:
+    called, inputs = by_position(conv_net(-0.5), images())
+    batches = Comparer(called, inputs, 0, macs).compare(called.model).batches
+    assert batches == (2, 2, samples, 1, 3)
+
+
+class Returned(nn.Module):
+    """Returns an object that has its logits as an attribute."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.net = conv_net(-0.5)
+
+    def forward(self, x: Tensor) -> SimpleNamespace:
+        return SimpleNamespace(logits=self.net(x), loss=None)
+
+
+@pytest.mark.parametrize("form", ["module", "graph"])
+def test_a_model_that_returns_an_object_with_logits_is_compared_by_them(form: Form) -> None:
+    model = Returned()
+    small = shrink(model, None, images(), form=form)
+    assert small.certificate.max_error < 1e-12
+    assert small.certificate.units_removed == 1
+    torch.testing.assert_close(small(images(4)).logits, model(images(4)).logits)
+
+
+@pytest.mark.parametrize("call", [shrink, lambda model, _, x: find_groups(model, x)])
+def test_a_model_without_numbers_is_refused(call: Callable[..., object]) -> None:
+    with pytest.raises(ValueError, match=r"tensors of `model` are on the meta device"):
+        call(build("flat").to("meta"), None, images())
 
 
 class Domain(nn.Module):
@@ -327,7 +386,7 @@ class Domain(nn.Module):
 def test_a_model_with_a_domain_is_certified_within_it() -> None:
     small = shrink(Domain(), None, images().sigmoid())
     assert small.net[0].out_channels == 3
-    assert small.certificate.batches == (2, 2, 5, 1, 3)
+    assert small.certificate.batches == (2, 2, 64, 1, 3)
     assert small.certificate.max_error < 1e-12
     groups = find_groups(Domain(), images().sigmoid())
     with pytest.raises(ValueError, match="output for `example_input` is not finite"):

@@ -43,6 +43,27 @@ def _tensors(returned: Any) -> list[Tensor]:
     return list(returned.values()) if isinstance(returned, dict) else [returned]
 
 
+class Counted(nn.Module):
+    """An operation whose only keyword is a type."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.head(self.body(x).cumsum(1, dtype=torch.float32))
+
+
+def test_keywords_that_are_called_as_kinds_of_values() -> None:
+    model, x = Counted(), torch.randn(2, 5, 3)
+    labels = labels_of(model, x)
+    whole = torch.zeros(len(labels.atoms.roots())).bool()
+    form = without_units(labels, whole, tensors_of(model))
+    data = json.loads(json.dumps(to_data(form)))
+    assert any(node[3] == {"dtype": {"dtype": "float32"}} for node in data["nodes"])
+    assert torch.equal(from_data(data, form.state_dict())(x), model(x))
+
+
 def test_an_operation_that_files_do_not_hold_is_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"holds aten\.lstm\.input, an operation that files do"):
         to_data(graph("recurrent"))  # pyright: ignore[reportArgumentType]

@@ -25,10 +25,10 @@ from biprune.cli import (
     train,
 )
 from biprune.cli import list as listing
-from biprune.cli.signals import sigterm_as_interrupt
+from biprune.cli.signals import signals_as_interrupts
 from biprune.core.files import printable
 
-USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
+BUG, USER_ERROR = 1, 2
 PACKAGE = Path(__file__).parents[1]
 
 app = typer.Typer(
@@ -89,10 +89,16 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     ends a command in the same way, and 1 for a bug.
     """
     given = sys.argv[1:] if arguments is None else arguments
-    with sigterm_as_interrupt() as terminated:
-        code = _run(given or ["--help"])
-        if code == INTERRUPTED and terminated:
-            code = TERMINATED
+    with signals_as_interrupts() as heard:
+        try:
+            code = _run(given or ["--help"])
+        except BaseException:
+            # An import that is interrupted may make any other error of it.
+            if not heard:
+                raise
+            code = BUG
+        if code and heard:
+            code = 128 + heard[0]
     sys.exit(code)
 
 

@@ -2,6 +2,15 @@
 
 from __future__ import annotations
 
+import math
+import os
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+CGROUP = Path("/sys/fs/cgroup")
+QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of version 2 and 1
+
 
 def check_device(device: str) -> None:
     """Refuse a device that this machine does not have."""
@@ -22,7 +31,6 @@ def use_machine(threads: int | None) -> None:
     One of several processes, as torchrun starts them, is refused.
     """
     import torch
-    from joblib import cpu_count
 
     from biprune.core.checks import check_whole
     from biprune.training.distributed import check_one_process
@@ -30,7 +38,23 @@ def use_machine(threads: int | None) -> None:
 
     check_one_process("biprune")
     if threads is None:
-        threads = min(torch.get_num_threads(), cpu_count())
+        threads = min(torch.get_num_threads(), cores())
     check_whole("--threads", threads, at_least=1)
     torch.set_num_threads(threads)
     keep_freed_memory()
+
+
+def cores() -> int:
+    """How many cores this process may have: those it may run on, or its container's share of time.
+
+    >>> 1 <= cores() <= os.cpu_count()
+    True
+    """
+    allowed = len(os.sched_getaffinity(0)) if sys.platform == "linux" else os.cpu_count() or 1
+    for files in QUOTAS:
+        with suppress(OSError, ValueError):  # there is no such file, or it says "max"
+            text = " ".join((CGROUP / file).read_text(encoding="ascii") for file in files)
+            quota, period = map(int, text.split())
+            if quota > 0:  # -1 is no limit
+                return min(allowed, math.ceil(quota / period))
+    return allowed

@@ -57,7 +57,7 @@ Settings = Annotated[
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
 ]
 AttentionUnit = Annotated[
-    str, typer.Option(metavar="UNIT", help="Of attention, groups are 'heads' or their 'width'.")
+    str, typer.Option(metavar="UNIT", help="Of attention: 'heads', 'queries' or 'width'.")
 ]
 Streams = Annotated[
     bool, typer.Option("--streams", help="Prune residual streams too; the small model is a graph.")

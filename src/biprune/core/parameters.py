@@ -105,10 +105,9 @@ def _hint(model: nn.Module, structure: Structure, include: Patterns) -> str:
     """What is pruned by name alone: the default is convolutions, linear layers and attention."""
     if structure.dim is not None or include is not None:
         return ""
-    others = [
-        name for name, p in parameter_names(model).items() if _can_be_scored(p) and p.ndim > 1
-    ]
-    named = f", such as include={others[0]!r}" if others else ""
+    others = [n for n, p in parameter_names(model).items() if _can_be_scored(p) and p.ndim > 1]
+    likely = [*unexplained(model, structure), *others]  # embeddings last
+    named = f", such as include={likely[0]!r}" if likely else ""
     return (
         f" Embeddings, recurrent layers and modules of your own are pruned if named{named}; "
         'include="*" names everything.'

@@ -27,9 +27,11 @@ _PRODUCTS = {
     "addmv": {1: (0,)},
     "linear": {1: (0,)},
     "convolution": {1: (0,)},
+    "_grouped_mm": {1: (0, 2)},
 }
 _IS_TRANSPOSED = 6  # the place of this argument of a convolution
 _COPIES = ("_to_copy", "clone", "contiguous", "to")
+_PICKS = ("index", "index_select")  # of a stack of matrices, as experts are
 
 
 class _Origin(NamedTuple):
@@ -66,7 +68,9 @@ class _Watch(TorchDispatchMode):
             self.weights.setdefault(origin.name, tuple(sorted(dims)))
         if operation.startswith("embedding") and (origin := self._origin(args[0])) is not None:
             self.looked_up.add(origin.name)
-        if operation in _COPIES and (origin := self._origin(args[0])) is not None:
+        is_pick = operation in _PICKS and args[0].ndim > 2 and result.ndim == args[0].ndim
+        is_copy = operation in _COPIES or is_pick
+        if is_copy and (origin := self._origin(args[0])) is not None:
             strides = zip(args[0].stride(), result.stride(), strict=True)
             dims = {own: origin.dims[old] for old, own in strides if old in origin.dims}
             self._copies.append(result)

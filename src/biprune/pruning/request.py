@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from typing import Any, NamedTuple, get_args
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -18,8 +18,9 @@ from biprune.core.structure import Blocks, Scope, Structure, check_structure, ge
 from biprune.core.uses import product_weights
 from biprune.data import Dataset
 from biprune.methods.base import Target
-from biprune.structured.inputs import Attention, Inputs
+from biprune.structured.inputs import Attention, Inputs, check_attention
 from biprune.training.batches import Batch, device_of, to_device
+from biprune.training.copying import refuse_meta
 from biprune.training.evaluation import evaluation_mode
 from biprune.training.loop import Setup
 from biprune.training.seeding import forked_rng
@@ -55,8 +56,7 @@ class Request:
                 "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
                 "built."
             )
-        if self.attention not in get_args(Attention):
-            raise ValueError(f"`attention` must be 'heads' or 'width', got {self.attention!r}.")
+        check_attention(self.attention)
         if self.structure != "group" and self._of_groups:
             raise ValueError(
                 f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "
@@ -139,12 +139,16 @@ class Request:
 
         Weights outside of known layers are found by `run`, which must run `model`.
         """
+        refuse_meta(model)
         found = self._found_by_use(model, run)
         structure, left_out = self._structure(model, example_input, found)
         target = Target(
             self.removed, structure, self.include, self.exclude, self.allow_empty, found
         )
-        target.check(model)
+        try:
+            target.check(model)
+        except ValueError as error:
+            raise ValueError(f"{error}{_left_out(left_out)}") from error
         if self.include is None and self.exclude is None:
             tell_if_little(target, model)
         return Found(target, left_out)
@@ -152,7 +156,7 @@ class Request:
     def _found_by_use(
         self, model: nn.Module, run: Callable[[], object] | None
     ) -> dict[str, tuple[int, ...]]:
-        if self.structure == "group" or run is None or self.include is not None:
+        if self.structure == "group" or run is None:
             return {}
         structure = get_structure(self.structure, self.scope)
         unknown = unexplained(model, structure) if structure.dim is None else []
@@ -221,6 +225,18 @@ def tell_if_little(target: Target, model: nn.Module) -> None:
             target.structure.name,
             target.sparsity,
         )
+
+
+def _left_out(left_out: Mapping[str, str]) -> str:
+    """What could not be offered, by reason, as a sentence to add."""
+    by_reason: dict[str, list[str]] = {}
+    for name, reason in left_out.items():
+        by_reason.setdefault(reason, []).append(name)
+    parts = [
+        f"{names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''} ({reason})"
+        for reason, names in by_reason.items()
+    ]
+    return f" Left out: {'; '.join(parts)}." if parts else ""
 
 
 class Found(NamedTuple):

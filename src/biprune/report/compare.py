@@ -99,6 +99,7 @@ def compare(
     )
     verify = data.options["verify"] if isinstance(data, Dataset) else True
     runner = Runner(Store(store), root=root, verify=verify, progress=progress)
+    runner.check_data(specs)
     for _ in sweep(specs, runner, workers=workers):
         pass
     return CompareResult(specs, runner.store)

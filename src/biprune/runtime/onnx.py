@@ -17,14 +17,15 @@ from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor, nn
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from biprune.core.checks import check_positive
 from biprune.core.files import replaced
 from biprune.core.parameters import unwrap
 from biprune.runtime.runtime import OnnxModel, require_onnx
-from biprune.structured.inputs import Inputs, as_inputs, batched, random_inputs
+from biprune.structured.calls import ByPosition, by_position
+from biprune.structured.inputs import Inputs, batched, random_inputs
 from biprune.structured.outputs import difference, outputs
-from biprune.training.batches import tensors_in
 from biprune.training.checkpoint import only_tensors
 from biprune.training.evaluation import evaluation_mode
 from biprune.training.seeding import forked_rng
@@ -66,7 +67,8 @@ def export_onnx(
     The file passes ONNX's own checker and is run by onnxruntime on random inputs like
     `example_input` at batch 1, 2 and 7; if an output is further than `tolerance` from PyTorch's,
     a ValueError gives the figures and nothing is written. Inputs and outputs are called "input" and
-    "output", with a number where there are several; of a nest of outputs the file has the tensors.
+    "output", with a number where there are several; inputs given by name keep it. Of a nest of
+    outputs the file has the tensors, but for caches.
     `opset` defaults to the exporter's. The model is as before afterwards. Needs the extra:
     pip install 'biprune[onnx]'.
     """
@@ -74,7 +76,8 @@ def export_onnx(
     import onnx
 
     check_positive("tolerance", tolerance)
-    model, inputs = unwrap(model), as_inputs(example_input)
+    called, inputs = by_position(unwrap(model), example_input)
+    model = called.model
     size = sum(tensor.nbytes for tensor in only_tensors(model.state_dict()).values())
     if size > LIMIT:
         raise ValueError(
@@ -82,8 +85,8 @@ def export_onnx(
             "Use `torch.onnx.export(..., external_data=True)`, which writes several."
         )
     with evaluation_mode(model), forked_rng(()), replaced(path) as temporary:
-        samples = [_sample(model, inputs, size) for size in BATCHES]
-        proto = _exported(model, inputs, len(samples[0].outputs), opset)
+        samples = [_sample(called, inputs, size) for size in BATCHES]
+        proto = _exported(called, inputs, len(samples[0].outputs), opset)
         temporary.write_bytes(proto.SerializeToString())
         onnx.checker.check_model(str(temporary), full_check=True)
         written = OnnxModel(temporary)
@@ -107,18 +110,7 @@ class _Sample:
     outputs: list[Tensor]
 
 
-class _Flat(nn.Module):
-    """A model that returns the tensors of its outputs, and nothing that is no tensor."""
-
-    def __init__(self, model: nn.Module) -> None:
-        super().__init__()
-        self.model = model
-
-    def forward(self, *inputs: Tensor) -> tuple[Tensor, ...]:
-        return tuple(tensors_in(self.model(*inputs)))
-
-
-def _sample(model: nn.Module, inputs: tuple[Tensor, ...], size: int) -> _Sample:
+def _sample(model: ByPosition, inputs: tuple[Tensor, ...], size: int) -> _Sample:
     batch = random_inputs(inputs, size, seed=size)
     try:
         return _Sample(batch, [output.cpu() for output in outputs(model, batch, seed=0)])
@@ -129,7 +121,7 @@ def _sample(model: nn.Module, inputs: tuple[Tensor, ...], size: int) -> _Sample:
 
 
 def _exported(
-    model: nn.Module, inputs: tuple[Tensor, ...], num_outputs: int, opset: int | None
+    called: ByPosition, inputs: tuple[Tensor, ...], num_outputs: int, opset: int | None
 ) -> ModelProto:
     """The graph with its weights, batch size left open, not a word about where it came from."""
     # Two samples: the exporter takes a size of one for a constant.
@@ -137,16 +129,18 @@ def _exported(
     batch = torch.export.Dim("batch")
     shapes = tuple({0: batch} if holds_samples else None for holds_samples in batched(inputs))
     with torch.no_grad():
-        is_plain = isinstance(model(*example), Tensor)
+        is_plain = not called.names and isinstance(called.returned(*example), Tensor)
+    # The exporter writes attention out as products, and checks views of the result by its strides:
+    # those of the kernel that does it that way, and not of a fused one.
     try:
-        with _quiet():
+        with _quiet(), sdpa_kernel(SDPBackend.MATH):
             program = torch.onnx.export(
-                model if is_plain else _Flat(model),
+                called.model if is_plain else called,
                 example,
                 dynamo=True,
                 verbose=False,
                 dynamic_shapes=shapes if is_plain else (shapes,),
-                input_names=_numbered("input", len(inputs)),
+                input_names=[*called.names] or _numbered("input", len(inputs)),
                 output_names=_numbered("output", num_outputs),
                 opset_version=opset,
             )

@@ -22,7 +22,7 @@ def require_onnx() -> None:
     """Say how to get the extra if it is not there."""
     missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
-        raise ValueError(
+        raise ModuleNotFoundError(
             f"ONNX needs {', '.join(missing)}, not installed here: pip install 'biprune[onnx]'"
         )
 

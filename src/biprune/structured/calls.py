@@ -6,7 +6,7 @@ objects that a model hands back beside its tensors are no output.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any
 
@@ -57,7 +57,7 @@ def by_position(model: nn.Module, example_input: Inputs) -> tuple[ByPosition, tu
     elif isinstance(example_input, Mapping):
         names, tensors = tuple(example_input), tuple(example_input.values())
     else:
-        tensors = tuple(example_input)
+        tensors = tuple(example_input) if isinstance(example_input, Iterable) else (example_input,)
     whole = bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors)
     if whole and tensors[0].ndim and len(tensors[0]):
         return ByPosition(model, names), tensors
@@ -69,7 +69,7 @@ def by_position(model: nn.Module, example_input: Inputs) -> tuple[ByPosition, tu
 
 
 def output_tensors(returned: object) -> Iterator[Tensor]:
-    """The tensors in what a model returned, in order, but for caches."""
+    """The tensors in what a model returned, in order, but for caches; of an object its `logits`."""
     if isinstance(returned, Tensor):
         yield returned
     elif isinstance(returned, Mapping):
@@ -79,6 +79,8 @@ def output_tensors(returned: object) -> Iterator[Tensor]:
     elif isinstance(returned, (tuple, list)):
         for value in returned:
             yield from output_tensors(value)
+    elif isinstance(logits := getattr(returned, "logits", None), Tensor):
+        yield logits
 
 
 def template(returned: object, number: Iterator[int] | None = None) -> Any:
@@ -91,6 +93,8 @@ def template(returned: object, number: Iterator[int] | None = None) -> Any:
         return {str(key): template(value, number) for key, value in kept.items()}
     if isinstance(returned, (tuple, list)):
         return [template(value, number) for value in returned]
+    if isinstance(getattr(returned, "logits", None), Tensor):
+        return {"logits": next(number)}
     return None
 
 

@@ -28,7 +28,9 @@ from biprune.training.seeding import derive_seed
 # order. A number of float64 is rounded at 1e-16 of itself; sums of thousands of terms through a
 # hundred layers stay below 1e-11 of the output, and a unit that was missed shows far above.
 TOLERANCES = {torch.float64: 1e-9, torch.float32: 1e-4}
-BATCHES = ((5, 1.0), (1, 1.0), (3, 10.0))  # samples, and the scale of random inputs
+BATCHES = ((1, 1.0), (3, 10.0))  # samples, and the scale of random inputs
+LARGE = (8, 64)  # samples of the large batch, fewer the more a sample costs
+LARGE_MACS = 1e10  # of the large batch, about
 BLIND = 1e3  # outputs that differ between inputs by less than this times the tolerance show nothing
 
 Indices = Mapping[str, Mapping[int, Sequence[int]]]
@@ -172,13 +174,19 @@ class Comparer:
 
     Both run in float64, or in float32 if that is all that they or the device can do. Casts to less
     in the models' own code are to float64 then, so that rounding does not hide a difference.
-    `spread` is how far outputs differ between inputs: where that is small, little can be seen.
+    Kernels may go other ways for one sample and for many, so both are among the batches; `macs`
+    is what a sample costs. `spread` is how far outputs differ between inputs: where that is small,
+    little can be seen.
     """
 
-    def __init__(self, masked: ByPosition, inputs: tuple[Tensor, ...], seed: int) -> None:
+    def __init__(
+        self, masked: ByPosition, inputs: tuple[Tensor, ...], seed: int, macs: int
+    ) -> None:
         self._seed, self._names = seed, masked.names
         self._batches = [inputs]
-        for place, (samples, scale) in enumerate([(len(inputs[0]), 1.0), *BATCHES]):
+        own = (len(inputs[0]), 1.0)
+        large = (int(min(max(LARGE_MACS / max(macs, 1), LARGE[0]), LARGE[1])), 1.0)
+        for place, (samples, scale) in enumerate([own, large, *BATCHES]):
             own_seed = derive_seed(seed, 3, place)
             self._batches.append(inputs_to_compare(masked, inputs, samples, own_seed, scale))
         self.dtype = torch.float64

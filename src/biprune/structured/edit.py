@@ -46,7 +46,10 @@ def resize_(model: nn.Module, kept: Kept, numbers: Mapping[str, Mapping[str, int
     for name, dims in kept.items():
         if name not in owners:
             raise ValueError(f"The model has no tensor {name!r} to cut.")
-        for module, attribute in owners[name]:
+        held = owners[name]
+        if isinstance(getattr(*held[0]), nn.Parameter):
+            held = held[:1]  # the same object wherever it is tied
+        for module, attribute in held:
             _cut_(module, attribute, name, dims)
     for path, own in numbers.items():
         module = _submodule(model, path)
@@ -90,8 +93,7 @@ def _cut_(module: nn.Module, attribute: str, name: str, dims: Mapping[int, Tenso
                 f"{length}, in order: its shape is {tuple(tensor.shape)}."
             )
     if isinstance(tensor, nn.Parameter):
-        if tensor.shape != (cut := _selected(tensor.data, dims)).shape:
-            tensor.data, tensor.grad = cut, None
+        tensor.data, tensor.grad = _selected(tensor.data, dims), None
     else:
         module._buffers[attribute] = _selected(tensor, dims)
 

@@ -11,12 +11,13 @@ from biprune.core.parameters import parameter_names, unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.graph import NoBoxError
 from biprune.structured.grouping import Coupling, coupling
-from biprune.structured.inputs import Attention, Inputs
+from biprune.structured.inputs import Attention, Inputs, check_attention
 from biprune.structured.outputs import check_runs
 from biprune.structured.removing import tensors_of
 from biprune.structured.trace import Traced, trace
 from biprune.structured.trial import Trial
 from biprune.structured.walk import Walk, walked
+from biprune.training.copying import refuse_meta
 from biprune.training.evaluation import evaluation_mode
 
 MOST_ROUNDS = 8
@@ -40,7 +41,8 @@ def find_groups(
         model: Any module; it is not changed, and its weights do not matter.
         example_input: A small batch, a tuple of arguments, or a mapping of keyword arguments.
         attention: "heads" makes whole heads units, with grouped-query attention a key-value head
-            with its queries; "width" makes index d of all heads one.
+            with its queries; "queries" makes each head of queries one, whose key and value stay;
+            "width" makes index d of all heads one.
         streams: Whether residual streams are groups too. What is left of such a model is a graph.
         seed: Of the trial.
 
@@ -63,6 +65,8 @@ def found_in(
     model: nn.Module, example_input: Inputs, attention: Attention, streams: bool, seed: int
 ) -> tuple[Coupling, Walk]:
     """The groups of a model, and the labels that they were found by."""
+    check_attention(attention)
+    refuse_meta(model)
     with evaluation_mode(model):
         check_runs(*by_position(unwrap(model), example_input))
     labels = labels_of(model, example_input, attention, streams)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import inspect
+import weakref
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,13 +14,23 @@ from torch import Tensor, fx, nn
 from biprune.structured.calls import filled
 from biprune.structured.trace import Size, op_name
 
-_MODES = {"batch_norm": 5, "dropout": 2, "feature_dropout": 2, "alpha_dropout": 2}
+# Where operations keep the flag that the mode of the model switches.
+_MODES = {
+    "batch_norm": 5,
+    "instance_norm": 5,
+    "dropout": 2,
+    "feature_dropout": 2,
+    "alpha_dropout": 2,
+    "feature_alpha_dropout": 2,
+}
 
 
 class GraphForm(nn.Module):
     """The graph of a model, for inputs of the sizes that it was traced for.
 
-    `train` and `eval` switch what BatchNorm and dropout do. Parameters and buffers go by the names
+    `train` and `eval` switch what norms and dropout do, but for flags that eval mode sets, as of a
+    BatchNorm without running statistics. What the model's own code does in train mode alone is not
+    there, such as the dropout inside a kernel of attention. Parameters and buffers go by the names
     of the model that was traced, attributes and methods of that model are not there.
     """
 
@@ -36,6 +47,7 @@ class GraphForm(nn.Module):
         self._parameters.update(root._parameters)
         self._buffers.update(root._buffers)
         self.graph = graph
+        self._switched = [node.name for node in graph.nodes if not _mode(node, default=True)]
         self.sizes, self.dtypes = [list(each) for each in sizes], list(dtypes)
         self.nesting = nesting
         placeholders = graph.find_nodes(op="placeholder")
@@ -53,11 +65,16 @@ class GraphForm(nn.Module):
     def _named(self) -> Callable[..., Any]:
         """The forward, which says what its arguments are called: tools that export ask for that."""
 
+        # Held weakly: a model that holds itself keeps its memory long after it is dropped.
+        form = weakref.ref(self)
+
         def forward(*args: Tensor, **kwargs: Tensor) -> Any:
-            inputs = [*args, *(kwargs[name] for name in self.keywords[len(args) :])]
+            own = form()
+            assert own is not None
+            inputs = [*args, *(kwargs[name] for name in own.keywords[len(args) :])]
             if not torch.compiler.is_compiling():  # sizes are symbols then
-                self._check(inputs)
-            return filled(self.nesting, self._run(self, *inputs))
+                own._check(inputs)
+            return filled(own.nesting, own._run(own, *inputs))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind) for name in self.keywords]
@@ -92,8 +109,8 @@ class GraphForm(nn.Module):
         """Switch what BatchNorm and dropout do."""
         super().train(mode)
         for node in self.graph.nodes:
-            place = _MODES.get(op_name(node))
-            if place is not None:
+            if node.name in self._switched:
+                place = _MODES[op_name(node)]
                 node.args = (*node.args[:place], mode, *node.args[place + 1 :])
         self._compile()
         return self
@@ -104,11 +121,18 @@ class GraphForm(nn.Module):
         root._parameters = copy.deepcopy(self._parameters, memo)
         root._buffers = copy.deepcopy(self._buffers, memo)
         found = GraphForm(root, copy.deepcopy(self.graph), self.sizes, self.dtypes, self.nesting)
+        found._switched = list(self._switched)
         found.train(self.training)
         for name, value in vars(self).items():
             if name not in vars(found):
                 vars(found)[name] = copy.deepcopy(value, memo)
         return found
+
+
+def _mode(node: fx.Node, *, default: bool) -> Any:
+    """The flag of a node that depends on the mode; the default for any other node."""
+    place = _MODES.get(op_name(node))
+    return default if place is None else node.args[place]
 
 
 def put(root: nn.Module, name: str, value: Tensor) -> None:

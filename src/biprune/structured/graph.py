@@ -21,7 +21,7 @@ from biprune.structured.runs import (
     Kept,
     Step,
     box,
-    chain,
+    chains,
     left,
     moved_by,
     picked,
@@ -202,18 +202,27 @@ class _Smaller:
         return self.call(new.target, source, *rest, **fx.map_arg(new.kwargs, lambda n: self.env[n]))
 
     def _select(self, node: fx.Node) -> None:
-        """A selection for the run of moving operations that ends here, or before it."""
-        run = chain(self.labels, node, lambda n: n in self.env and self.kept(n) is not None)
-        if not run:
-            raise NoBoxError(node)
+        """A selection for the run of moving operations that ends here, or before it.
+
+        It begins at the last box before the node or, if none of it can be said in that way, at an
+        earlier one.
+        """
+        for run in chains(self.labels, node, self._is_box):
+            if (made := self._selection(node, run)) is not None:
+                self.env[node] = made
+                return
+        raise NoBoxError(node)
+
+    def _is_box(self, node: fx.Node) -> bool:
+        return node in self.env and self.kept(node) is not None
+
+    def _selection(self, node: fx.Node, run: list[fx.Node]) -> fx.Node | None:
         start: Any = run[0].args[0]
         way, shape = steps(self.labels, run), self.labels.carried[start].shape
         found = selection(self.labels, shape, way)
         if found is not None:
             dim, line = found
-            line = line[self.kept(node).get(dim, torch.arange(len(line)))]
-            self.env[node] = self._selected(start, dim, line)
-            return
+            return self._selected(start, dim, line[self.kept(node).get(dim, slice(None))])
         for dim in self.kept(start):
             picks = picked(self.labels, shape, way, self.kept(start), dim, self.kept(node))
             if picks is None:
@@ -225,17 +234,17 @@ class _Smaller:
                 here = here and self._moved(own, here, shape, before, after)
                 before, shape = after, own.shape
             if here is not None:
-                self.env[node] = here
-                return
-        raise NoBoxError(node)
+                return here
+        return None
 
-    def _selected(self, start: fx.Node, dim: int, line: Tensor) -> fx.Node:
-        """These indices, as they were when nothing was gone, of what is left of a node."""
+    def _selected(self, start: fx.Node, dim: int, line: Tensor) -> fx.Node | None:
+        """What is left of a node at these indices, as they were when nothing was gone; None if one
+        of them is gone."""
         size = self.labels.carried[start].shape[dim]
         place = torch.full((size,), -1)
         place[self.kept(start).get(dim, torch.arange(size))] = torch.arange(self.count(start, dim))
         if bool((place[line] < 0).any()):
-            raise NoBoxError(start)
+            return None
         chosen = place[line]
         if torch.equal(chosen, torch.arange(self.count(start, dim))):
             return self.env[start]

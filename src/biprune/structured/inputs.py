@@ -3,14 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Literal
+from typing import Literal, get_args
 
 import torch
 from torch import Tensor
 
-Attention = Literal["heads", "width"]  # what a unit of attention is: a head, or its index d
+# What a unit of attention is: a head with the queries that share its key and value, one head of
+# queries, or index d of all heads.
+Attention = Literal["heads", "queries", "width"]
 Draw = Literal["normal", "range", "rows"]
 Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+
+
+def check_attention(attention: object) -> None:
+    """Refuse a unit of attention that there is not."""
+    if attention not in get_args(Attention):
+        allowed = ", ".join(map(repr, get_args(Attention)))
+        raise ValueError(f"`attention` must be one of {allowed}, got {attention!r}.")
 
 
 def as_inputs(example_input: Inputs) -> tuple[Tensor, ...]:

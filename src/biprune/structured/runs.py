@@ -10,7 +10,7 @@ takes from it.
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -122,17 +122,19 @@ def left(tensor: Tensor, kept: Kept) -> Tensor:
     return tensor
 
 
-def chain(labels: Labels, node: fx.Node, is_box: Callable[[fx.Node], bool]) -> list[fx.Node]:
-    """The moving operations that lead to a node, from behind the last box before them."""
+def chains(
+    labels: Labels, node: fx.Node, is_box: Callable[[fx.Node], bool]
+) -> Iterator[list[fx.Node]]:
+    """The moving operations that lead to a node, from behind each box before them, last first."""
     found = [node]
     while True:
         before = found[0].args[0]
         if not isinstance(before, fx.Node):
-            return []
+            return
         if isinstance(labels.carried.get(before), Carried) and is_box(before):
-            return found
+            yield list(found)
         if before.op != "call_function" or not is_moving(before):
-            return []
+            return
         found.insert(0, before)
 
 
@@ -148,9 +150,9 @@ def selection(
         if size == 1 and after[dim] == 1:
             continue
         moved = _settled(positions(labels, shape, dim, run)[-1])
-        if after[dim] > 1 and varies(moved) != (dim,):
+        if size > 1 and after[dim] > 1 and varies(moved) != (dim,):
             return None
-        line = along(moved, dim)
+        line = along(moved, dim)  # of a single index zeros, as many as there are copies
         if len(line) == size and torch.equal(line, torch.arange(size)):
             continue
         if chosen is not None:

@@ -37,7 +37,7 @@ from biprune.structured.outputs import check_runs
 from biprune.structured.removal import units_to_keep
 from biprune.structured.removing import Keep, gone_atoms, kept_indices, tensors_of
 from biprune.structured.trace import trace
-from biprune.training.copying import copied
+from biprune.training.copying import copied, refuse_meta
 
 READ_ELSEWHERE = (
     "what its units give is read by more than layers, so that only units of zeros alone can go"
@@ -85,6 +85,7 @@ def shrink(
     """
     if tolerance is not None:
         check_positive("tolerance", tolerance)
+    refuse_meta(model)
     masked = copied(unwrap(model)).eval()
     called, tensors = by_position(masked, example_input)
     inputs = _on_device(tensors, masked)
@@ -94,7 +95,8 @@ def shrink(
         coupling, labels = found_in(masked, example, "heads", False, seed)
     else:
         coupling, labels = groups, _labels_for(masked, example, groups)
-    comparer = Comparer(called, inputs, seed)
+    macs = count_macs(masked, example)
+    comparer = Comparer(called, inputs, seed, sum(macs.values()))
     allowed = TOLERANCES[comparer.dtype] if tolerance is None else tolerance
     job = _Job(masked, labels, coupling.groups, comparer, allowed, form)
     read_elsewhere: list[str] = []
@@ -117,7 +119,7 @@ def shrink(
             f"{made.compared.reason}). This comes from {', '.join(read_elsewhere)}. Leave these "
             "layers out with `exclude` when pruning."
         )
-    macs, macs_left = count_macs(masked, example), count_macs(made.model, example)
+    macs_left = count_macs(made.model, example)
     vars(made.model)["certificate"] = Certificate(
         form=made.form,
         max_error=made.error,

@@ -25,8 +25,10 @@ def resized(own: Step, before: Sequence[int], kept: Kept, after: Any) -> Step:
         return _with(own, aten.reshape.default, _sizes(own.rest[0], own, after))
     if own.name in ("expand", "broadcast_to"):
         return _with(own, own.target, _sizes(own.rest[0], own, after))
-    if own.name in ("unflatten", "view_as", "reshape_as"):
+    if own.name in ("view_as", "reshape_as"):
         return _with(own, aten.reshape.default, _sizes(None, own, after))
+    if own.name == "unflatten":
+        return _unflatten(own, before, after)
     if own.name in ("slice", "narrow"):
         return _slice(own, before, kept)
     dim = _dim(own, before)
@@ -62,6 +64,13 @@ def _sizes(given: Any, own: Step, kept: Kept) -> list[Any]:
     if own.name != "expand" and found.count(-1) > 1:
         raise ValueError("two sizes that depend on the input change")
     return found
+
+
+def _unflatten(own: Step, before: Sequence[int], kept: Kept) -> Step:
+    dim, sizes = own.rest
+    dim %= len(before)
+    said = [len(kept[d]) if d in kept else size for d, size in enumerate(sizes, start=dim)]
+    return _with(own, own.target, dim, said)
 
 
 def _slice(own: Step, before: Sequence[int], kept: Kept) -> Step:

@@ -33,7 +33,7 @@ def smaller(*names: str) -> Callable[[Write], Write]:
 def _with(on: _Smaller, node: fx.Node, place: int, value: Any) -> fx.Node:
     """A copy of a node with another argument."""
     copied = on._copy(node)
-    copied.update_arg(place, value)
+    copied.update_arg(place, fx.map_arg(value, lambda n: on.env.get(n, n)))
     return copied
 
 
@@ -147,14 +147,21 @@ def mean(on: _Smaller, node: fx.Node) -> fx.Node | None:
 
 
 @smaller("scaled_dot_product_attention")
-def attention(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """The scale that it had."""
-    query = _args(node)[0]
-    width = on.labels.traced.results[query].shape[-1]
-    if node.kwargs.get("scale") is not None or on.count(query, -1) == width:
-        return None
-    copied = on._copy(node)
-    copied.kwargs = {**copied.kwargs, "scale": 1 / math.sqrt(width)}
+def attention(on: _Smaller, node: fx.Node) -> fx.Node:
+    """The scale that it had; and of keys and values that queries share those that they read."""
+    query, *shared = _args(node)[:3]
+    shape = on.labels.traced.results[query].shape
+    dim = len(shape) - 3
+    heads = on.kept(query).get(dim)
+    own = {}
+    for each in shared if node.kwargs.get("enable_gqa") and heads is not None else ():
+        whole = on.labels.traced.results[each].shape[dim]
+        if on.count(each, dim) == whole > 1:
+            read = on.constant(heads // (shape[dim] // whole))
+            own[each] = on.call(aten.index_select.default, on.env[each], dim, read)
+    copied = on.graph.node_copy(node, lambda n: own.get(n) or on.operand(node, n))
+    if node.kwargs.get("scale") is None and on.count(query, -1) < shape[-1]:
+        copied.kwargs = {**copied.kwargs, "scale": 1 / math.sqrt(shape[-1])}
     return copied
 
 
@@ -168,7 +175,8 @@ def pad(on: _Smaller, node: fx.Node) -> fx.Node | None:
     for place in range(len(found) // 2):
         dim = len(shape) - 1 - place
         if dim in on.kept(node):
-            kept, lead = on.kept(node)[dim], found[2 * place]
+            kept = on.kept(node)[dim]
+            lead = on.labels.traced.results.get(found[2 * place], found[2 * place])
             found[2 * place] = int((kept < lead).sum())
             found[2 * place + 1] = int((kept >= lead + before[dim]).sum())
     return _with(on, node, 1, found)
@@ -182,7 +190,7 @@ def made(on: _Smaller, node: fx.Node) -> fx.Node | None:
     sizes = list(_args(node)[place])
     for dim, kept in on.kept(node).items():
         sizes[dim] = len(kept)
-    return _with(on, node, place, fx.map_arg(sizes, lambda n: on.env.get(n, n)))
+    return _with(on, node, place, sizes)
 
 
 @smaller("copy")

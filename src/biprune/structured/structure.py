@@ -72,13 +72,15 @@ def _products(labels: Labels, groups: tuple[Group, ...], whole: int) -> dict[str
     }
     shares: dict[str, int] = {}
     total = sum(product.macs for product in labels.products.values())
+    samples = next(r.shape[0] for n, r in labels.traced.results.items() if n.op == "placeholder")
     for product in labels.products.values():
         names = [
             owner[r] for line in product.lines for r in set(roots[line].tolist()) if r in owner
         ]
         if names:
             shares[names[0]] = shares.get(names[0], 0) + product.macs
-    # Shares, because what is counted here is of a batch.
+    # What is counted here is of a batch, and may leave out products by weights that are computed.
+    total = max(total, whole * samples)
     found = {name: macs * whole // total for name, macs in shares.items()}
     return {**found, "": whole - sum(found.values())}
 

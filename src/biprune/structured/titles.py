@@ -44,6 +44,8 @@ class Titles:
             return f"width of heads: {size} units, each of all heads"
         queries = max(part.places.shape[1] for part in filters)
         fewest = min(part.places.shape[1] for part in filters)
+        if self._labels.attention == "queries":
+            return f"query heads: {size}"
         shared = ", each with its queries" if queries > fewest and size > 1 else ""
         return f"attention heads: {size}{shared}"
 

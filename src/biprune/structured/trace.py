@@ -33,6 +33,7 @@ from biprune.training.evaluation import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 Shape = tuple[int, ...]
+PICKED = 3  # as many as are picked by numbers, on the example: any number of two or more will do
 
 
 @dataclass(frozen=True)
@@ -217,6 +218,11 @@ def _concrete(value: Any) -> Any:
 
 
 def _number(size: Any) -> Any:
+    """A size on the example; of one that depends on numbers, as of what is picked, a stand-in."""
+    from torch.fx.experimental.symbolic_shapes import optimization_hint
+
+    if isinstance(size, torch.SymInt):
+        return optimization_hint(size, fallback=PICKED)
     return size if isinstance(size, int) else size.node.hint
 
 

@@ -25,7 +25,7 @@ from biprune.structured.removing import gone_atoms, tensors_of, zero_
 from biprune.training.copying import copied
 from biprune.training.seeding import derive_seed
 
-SAMPLES = 2
+SAMPLES = 2  # where any number will do
 SHARES = (0.0, 0.5)  # of the units, but at least one
 TOLERANCE = 1e-8  # of the largest output, in float64: deep nets blow rounding up to 1e-12
 
@@ -44,7 +44,9 @@ class Trial:
         inputs = tuple(
             t.detach().cpu().float() if t.is_floating_point() else t.cpu() for t in tensors
         )
-        drawn = inputs_to_compare(called, inputs, SAMPLES, derive_seed(seed, 0))
+        free = all(size.low < size.high for size in labels.traced.sizes[0][:1] if size.high)
+        samples = SAMPLES if free else max(SAMPLES, len(inputs[0]))
+        drawn = inputs_to_compare(called, inputs, samples, derive_seed(seed, 0))
         self._inputs = tuple(t.double() if t.is_floating_point() else t for t in drawn)
 
     def objection(self, groups: Sequence[Group]) -> ValueError | None:

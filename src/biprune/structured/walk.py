@@ -102,7 +102,9 @@ class Walk(Labels):
         if rule is not None:
             args, kwargs = self._arguments(node)
             try:
-                return rule(self, *args, **kwargs)
+                planes = rule(self, *args, **kwargs)
+                if isinstance(planes, list) == isinstance(self.traced.results[node], list):
+                    return planes
             except Exception as error:  # arguments that no rule foresaw: as if it were not known
                 name = f"{name} ({type(error).__name__})"
         self.freeze(read, f"it runs through {name}, {NOT_KNOWN}")

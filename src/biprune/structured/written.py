@@ -7,6 +7,7 @@ and that none of the results is larger than a machine holds.
 
 from __future__ import annotations
 
+import copy
 import operator
 import re
 from collections.abc import Callable, Mapping
@@ -44,6 +45,8 @@ def to_data(form: GraphForm) -> dict[str, Any]:
     Raises:
         ValueError: It holds an operation that files do not.
     """
+    if form.training:
+        form = copy.deepcopy(form).eval()
     places: dict[fx.Node, int] = {}
     nodes = []
     for node in form.graph.nodes:
@@ -102,7 +105,8 @@ def from_data(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphFo
         put(root, name, tensor if trained is None else nn.Parameter(tensor, bool(trained)))
     made: list[fx.Node] = []
     for op, target, args, kwargs in data["nodes"]:
-        made.append(_node(graph, op, target, _real(args, made), _real(kwargs, made), tensors))
+        named = {str(name): _real(value, made) for name, value in kwargs.items()}
+        made.append(_node(graph, op, target, _real(args, made), named, tensors))
     sizes = [
         [Size(int(low), None if high is None else int(high), str(name)) for low, high, name in each]
         for each in data["sizes"]

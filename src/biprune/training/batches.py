@@ -103,12 +103,13 @@ def described(value: object) -> str:
 
 def logits_of(output: object) -> Tensor:
     """The logits in what a model returns: a tensor, `.logits`, or the first of a tuple."""
-    found = getattr(output, "logits", output)
+    named = output.get("logits") if isinstance(output, Mapping) else None
+    found = getattr(output, "logits", output) if named is None else named
     if isinstance(found, (tuple, list)) and found:
         found = found[0]
     if not isinstance(found, Tensor):
         raise ValueError(
-            "The logits must be the tensor that the model returns, the `.logits` of it or the "
+            "The logits must be the tensor that the model returns, the `logits` in it or the "
             f"first element of a tuple, got {described(output)}. Wrap the model, or pass `loss` "
             "and `evaluate`."
         )

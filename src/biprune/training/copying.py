@@ -43,7 +43,7 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     where that is safe. None does so for models of our registry alone: a user's own may rely on the
     usual layout, as `view` does, and stays as it is.
     """
-    _refuse_meta(model)
+    refuse_meta(model)
     _refuse_infinite(model)
     model = copied(unwrap(model))
     if channels_last is None:
@@ -53,7 +53,7 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
     return model
 
 
-def _refuse_meta(model: nn.Module) -> None:
+def refuse_meta(model: nn.Module) -> None:
     """Tensors without numbers can be neither trained nor ranked."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     if empty := [name for name, tensor in tensors if tensor.is_meta]:

@@ -8,11 +8,12 @@ import torch
 from torch import fx
 
 from biprune.structured.labels import Rule
-from biprune.structured.rules import convolutions, moving, pointwise, products, reductions
+from biprune.structured.rules import convolutions, indexing, moving, pointwise, products, reductions
 from biprune.structured.rules.table import RULES
 
 __all__ = [
     "convolutions",
+    "indexing",
     "is_known",
     "is_moving",
     "moving",
@@ -22,7 +23,7 @@ __all__ = [
     "rule_of",
 ]
 
-_MOVING = frozenset((*moving.SAME, *moving.MOVING, *moving.RESHAPES, *moving.LIKE))
+_MOVING = frozenset((*moving.SAME, *moving.MOVING, *moving.COPYING, *moving.RESHAPES, *moving.LIKE))
 
 
 def rule_of(node: fx.Node) -> tuple[Rule | None, str]:

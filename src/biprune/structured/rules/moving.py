@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, along, spread, varies
-from biprune.structured.labels import Labels, Planes
+from biprune.structured.labels import TWO_KINDS, Labels, Planes
 from biprune.structured.rules.table import dims_of, operator, rule, shape_of, stretched, without
 from biprune.structured.trace import op_name
 
@@ -18,16 +19,16 @@ SAME = (
     *("type_as", "dropout", "feature_dropout", "alpha_dropout", "native_dropout", "_to_cpu"),
     *("positive", "view_as_real_copy", "_conj", "resolve_conj", "resolve_neg", "float", "double"),
 )
+COPYING = ("expand", "broadcast_to", "repeat_interleave", "flatten")
 MOVING = (
     *("permute", "transpose", "t", "numpy_T", "movedim", "moveaxis", "swapaxes", "swapdims", "mT"),
-    *("expand", "broadcast_to", "slice", "select", "narrow", "unsqueeze", "squeeze", "diagonal"),
+    *("slice", "select", "narrow", "unsqueeze", "squeeze", "diagonal"),
     *("split", "split_with_sizes", "chunk", "tensor_split", "unbind", "unsafe_split"),
     *("unsafe_chunk", "unsafe_split_with_sizes", "hsplit", "vsplit", "repeat", "tile", "flip"),
-    *("repeat_interleave", "pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold"),
-    *("unflatten", "flatten", "fliplr", "flipud", "atleast_2d", "atleast_3d"),
+    *("pixel_shuffle", "pixel_unshuffle", "channel_shuffle", "unfold"),
+    *("unflatten", "fliplr", "flipud", "atleast_2d", "atleast_3d"),
 )
 
-BY_INDEX = "it is picked from by index"
 RESHAPES = ("view", "reshape", "_unsafe_view", "view_copy", "_reshape_alias")
 LIKE = ("expand_as", "view_as", "reshape_as")
 
@@ -51,7 +52,40 @@ def moved(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list[Pl
 @rule(*RESHAPES)
 def reshaped(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list[Planes]:
     """The same with strides of their own, which a view may not fit."""
-    return _with_bits(on, x, [plane.labels.reshape(shape_of(on)) for plane in x.planes])
+    shape = shape_of(on)
+    return on.without_copies(tuple(Plane(p.labels.reshape(shape), p.zero) for p in x.planes))
+
+
+@rule("flatten")
+def flattened(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list[Planes]:
+    """The same."""
+    return reshaped(on, x)
+
+
+@rule("expand", "broadcast_to")
+def expanded(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes:
+    """Copies of one index: as many as are read."""
+    shape = shape_of(on)
+    lead = len(shape) - len(x.shape)
+    static = [isinstance(size, int) for size in on.node.meta["val"].shape]
+    new = [d for d, s in enumerate(shape) if s > 1 and (d < lead or x.shape[d - lead] == 1)]
+    planes = [Plane(plane.labels.expand(shape), plane.zero) for plane in x.planes]
+    return (*planes, *(on.copies(dim, shape) for dim in new if static[dim]))
+
+
+@rule("repeat_interleave")
+def repeated(on: Labels, x: Carried, times: Any, dim: Any = None, **kwargs: Any) -> Planes:
+    """Each index several times, one after the other; see `repeated_heads`."""
+    if not isinstance(times, int) or dim is None:
+        raise ValueError("how often is a number that depends on the input")
+    return repeated_heads(on, x, times, dim % len(x.shape))
+
+
+def repeated_heads(on: Labels, x: Carried, times: int, dim: int) -> Planes:
+    """Copies of each index that go with it; of the only one, or of heads, they may go alone."""
+    planes = tuple(Plane(p.labels.repeat_interleave(times, dim), p.zero) for p in x.planes)
+    shape = (*x.shape[:dim], x.shape[dim] * times, *x.shape[dim + 1 :])
+    return on.without_copies((*planes, on.copies(dim, shape))) if times > 1 else planes
 
 
 @rule("view_as", "reshape_as")
@@ -129,20 +163,21 @@ def joined(on: Labels, parts: list[Carried], dim: int) -> Planes:
         if not across and part.shape[dim] == 1:
             across = [p for p in planes if not varies(p.labels)]  # one index, picked out
         for extra in across[1:]:
-            on.atoms.freeze(extra.labels, "two kinds of units meet in one dimension")
+            on.atoms.freeze(extra.labels, TWO_KINDS)
         main.append(across[0] if across else None)
         rest = [p for p in planes if varies(p.labels) and dim not in varies(p.labels)]
         other.append({varies(p.labels): p for p in rest})
         for plane in rest[1:]:
             if other[-1][varies(plane.labels)] is not plane:
-                on.atoms.freeze(plane.labels, "two kinds of units meet in one dimension")
-    found = list(_tied_across(on, other))
+                on.atoms.freeze(plane.labels, TWO_KINDS)
+    found = list(tied_across(on, other))
     if any(main):
         found.append(_side_by_side(on, parts, main, dim))
     return tuple(found)
 
 
-def _tied_across(on: Labels, other: list[dict[tuple[int, ...], Plane]]) -> list[Plane]:
+def tied_across(on: Labels, other: list[dict[tuple[int, ...], Plane]]) -> list[Plane]:
+    """Planes of parts by what they vary along, each tied to those of the others."""
     shape, found = shape_of(on), []
     for key in {key: None for part in other for key in part}:
         planes = [part[key] for part in other if key in part]
@@ -219,28 +254,6 @@ def pad_space(on: Labels, x: Carried, padding: list[int]) -> Planes:
     return tuple(_wider(p, shape_of(on)) for p in without(on, x, dims, "it is padded along"))
 
 
-@rule("index", "_unsafe_index")
-def indexed(on: Labels, x: Carried, index: list[Carried | None]) -> Planes:
-    """Picked by numbers: what lies along the indexed dimensions stays, the rest moves."""
-    if any(each is not None and each.dtype in (torch.bool, torch.uint8) for each in index):
-        raise ValueError("indexed by a mask")
-    dims = [dim for dim, each in enumerate(index) if each is not None]
-    first = [None if i is None else torch.zeros(i.shape, dtype=torch.long) for i in index]
-    kept = without(on, x, dims, BY_INDEX)
-    return tuple(Plane(operator("index")(p.labels, first), p.zero) for p in kept)
-
-
-@rule("index_select", "gather", "take_along_dim")
-def picked(on: Labels, x: Carried, dim: int, index: Carried, **kwargs: Any) -> Planes:
-    """The same along one dimension."""
-    dim %= len(x.shape)
-    shape = shape_of(on)
-    if any(a != b for d, (a, b) in enumerate(zip(x.shape, shape, strict=True)) if d != dim):
-        raise ValueError("gathers from a part of it")
-    kept = without(on, x, [dim], BY_INDEX)
-    return tuple(Plane(p.labels.narrow(dim, 0, 1).expand(shape), p.zero) for p in kept)
-
-
 @rule("slice_scatter", "select_scatter")
 def scattered(on: Labels, x: Carried, source: Carried, dim: int = 0, *args: Any) -> Planes:
     """Part of a tensor replaced by another: along other dimensions both are tied."""
@@ -252,12 +265,18 @@ def scattered(on: Labels, x: Carried, source: Carried, dim: int = 0, *args: Any)
     )
     part = Carried(x.shape, source.dtype, planes)
     whole = Carried(x.shape, x.dtype, tuple(without(on, x, [dim], "part of it is replaced")))
-    inner = tuple(without(on, part, [dim], "it replaces a part of something"))
-    return tuple(_tied_across(on, [_by_dims(whole.planes), _by_dims(inner)]))
+    inner = without(on, part, [dim], "it replaces a part of something")
+    return tuple(tied_across(on, [by_dims(on, whole.planes), by_dims(on, inner)]))
 
 
-def _by_dims(planes: Planes) -> dict[tuple[int, ...], Plane]:
-    return {varies(plane.labels): plane for plane in planes}
+def by_dims(on: Labels, planes: Sequence[Plane]) -> dict[tuple[int, ...], Plane]:
+    """Planes by what they vary along; of two kinds along the same, neither goes."""
+    found: dict[tuple[int, ...], Plane] = {}
+    for plane in planes:
+        if found.setdefault(varies(plane.labels), plane) is not plane:
+            on.atoms.freeze(plane.labels, TWO_KINDS)
+            on.atoms.freeze(found[varies(plane.labels)].labels, TWO_KINDS)
+    return found
 
 
 @rule("glu")
@@ -278,7 +297,7 @@ def columns(on: Labels, x: Carried, kernel: list[int], *args: Any) -> Planes:
     space = range(len(x.shape) - 2, len(x.shape))
     dim, shape = len(x.shape) - 3, shape_of(on)
     found = []
-    for plane in without(on, x, list(space), BY_INDEX):
+    for plane in without(on, x, list(space), "patches are taken along it"):
         line = along(on.one_dim(plane.labels), dim).repeat_interleave(math.prod(kernel))
         found.append(Plane(spread(line, dim, shape), plane.zero))
     return tuple(found)

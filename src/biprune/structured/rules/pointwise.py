@@ -19,7 +19,7 @@ DRAWS = 8
 UNTAGGED = (
     *("hardswish", "hardsigmoid", "hardtanh", "relu6", "selu", "celu", "elu", "silu", "mish"),
     *("gelu", "softplus", "softshrink", "hardshrink", "leaky_relu", "log_sigmoid", "rrelu"),
-    *("square", "where", "masked_fill", "clamp", "clamp_min", "clamp_max", "clip", "rsub"),
+    *("square", "masked_fill", "clamp", "clamp_min", "clamp_max", "clip", "rsub"),
     *("true_divide", "divide", "multiply", "subtract", "negative", "absolute", "fix", "logit"),
     *("special_expit", "special_erf", "special_log1p", "special_expm1", "float_power", "ldexp"),
     *("arctan", "arcsin", "arccos", "arctanh", "threshold", "isfinite", "isnan", "isinf"),
@@ -78,11 +78,7 @@ def tied(
         for place, planes in enumerate(own):
             for plane in planes:
                 same = by_dims.setdefault(varies(plane.labels), {})
-                if place in same:
-                    on.atoms.freeze(plane.labels, "two kinds of units meet in one dimension")
-                    on.atoms.freeze(same[place].labels, "two kinds of units meet in one dimension")
-                else:
-                    same[place] = plane
+                same[place] = on.one_kind(plane, same[place]) if place in same else plane
         crossing = [d for d in by_dims if any(set(d) & set(e) for e in by_dims if e != d)]
         if not any(len(dims) > 1 for dims in crossing):
             break

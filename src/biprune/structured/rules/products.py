@@ -11,6 +11,7 @@ import torch
 
 from biprune.structured.atoms import Carried, Plane, along, spread, varies
 from biprune.structured.labels import Labels, Planes, Product
+from biprune.structured.rules.moving import repeated_heads
 from biprune.structured.rules.pointwise import FIXED, tied
 from biprune.structured.rules.table import rule, shape_of, without
 
@@ -219,7 +220,7 @@ def attention(
     """softmax(q k' + mask) v, by its two products; see `matmul`."""
     mask = kwargs.get("attn_mask", mask)
     if kwargs.get("enable_gqa"):
-        key, value = (_repeated(t, query.shape[-3]) for t in (key, value))
+        key, value = (_repeated(on, t, query.shape[-3]) for t in (key, value))
     lead = list(range(len(query.shape) - 2))
     scores = [*lead, "i", "j"]
     shape = (*query.shape[:-1], key.shape[-2])
@@ -240,8 +241,8 @@ def attention(
     return _finish(on, contract(on, factors, result), result)
 
 
-def _repeated(tensor: Carried, heads: int) -> Carried:
+def _repeated(on: Labels, tensor: Carried, heads: int) -> Carried:
     times = heads // tensor.shape[-3]
     shape = (*tensor.shape[:-3], heads, *tensor.shape[-2:])
-    planes = [Plane(p.labels.repeat_interleave(times, -3), p.zero) for p in tensor.planes]
-    return replace(tensor, shape=shape, planes=tuple(planes))
+    planes = repeated_heads(on, tensor, times, len(shape) - 3)
+    return replace(tensor, shape=shape, planes=planes)

@@ -7,7 +7,7 @@ from typing import Any
 
 from biprune.structured.atoms import Carried, Plane, along, spread, varies
 from biprune.structured.labels import Labels, Planes
-from biprune.structured.rules.pointwise import FIXED
+from biprune.structured.rules.pointwise import FIXED, NOT_FINITE
 from biprune.structured.rules.products import NOT_ZERO
 from biprune.structured.rules.table import dims_of, over, rule, shape_of, without
 from biprune.structured.trace import op_name
@@ -120,6 +120,14 @@ def _stretched(tensors: list[Carried], ndim: int) -> list[Carried | None]:
     return [*found, None, None][:2]
 
 
+@rule("_weight_norm")
+def weight_norm(on: Labels, v: Carried, g: Carried, dim: int = 0) -> Planes:
+    """g v / |v|, with a norm for each index along `dim`: of zeros it is no number."""
+    on.mark(v, dim % len(v.shape), "filter")
+    on.freeze([g], NOT_FINITE)
+    return tuple(without(on, v, [dim % len(v.shape)], NOT_FINITE))
+
+
 @rule("sum", "linalg_vector_norm", "norm", "nansum")
 def summed(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes:
     """Zeros add nothing; whatever else masked units give is missed."""
@@ -163,7 +171,8 @@ def _left(on: Labels, x: Carried, dims: Sequence[int], lines: dict[int, Plane]) 
 
 
 @rule("amax", "amin", "max", "min", "var", "std", "argmax", "argmin", "prod", "any", "all")
-@rule("logsumexp", "median", "mode", "var_mean", "std_mean", "topk", "sort", "kthvalue")
+@rule("logsumexp", "median", "mode", "var_mean", "std_mean", "topk", "sort", "argsort")
+@rule("kthvalue")
 def over_all(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list[Planes]:
     """Whatever is compared or measured together cannot lose a part."""
     if args and isinstance(args[0], Carried):
@@ -172,7 +181,7 @@ def over_all(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list
         return pointwise(on, x, *args, **kwargs)
     schema = [a.name for a in on.node.target._schema.arguments][1:]
     given = {**dict(zip(schema, args, strict=False)), **kwargs}
-    dim = given.get("dim", -1 if {"topk", "sort"} & {op_name(on.node)} else None)
+    dim = given.get("dim", -1 if {"topk", "sort", "argsort"} & {op_name(on.node)} else None)
     dims = dims_of(dim, len(x.shape))
     kept = without(on, x, dims, f"{op_name(on.node)} is over all of it", zero=False)
     results = on.traced.results[on.node]
