@@ -188,7 +188,7 @@ for tables in (csv_table, latex_tables, markdown_tables):
 
 
 def test_tables_need_no_extra() -> None:
-    here = str(Path(__file__).parent)
+    here = str(Path(__file__).parents[1])  # of hand_records
     path = os.pathsep.join([here, os.environ.get("PYTHONPATH", "")])
     done = subprocess.run(
         [sys.executable, "-c", TABLES],
