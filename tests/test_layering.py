@@ -16,7 +16,8 @@ SOURCE = Path(biprune.__file__).parent
 
 # Each layer may import itself and the ones above it in this list.
 LAYERS = [
-    ["models", "data", "checks", "distributed", "files", "flat", "heap", "layout", "ranking"],
+    ["models", "data", "checks", "distributed", "files", "flat", "heap", "layout", "plain"],
+    ["ranking"],
     ["claims", "sealed", "shares", "structure"],
     ["parameters"],
     ["uses"],

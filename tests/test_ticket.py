@@ -198,9 +198,9 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("holds a biprune dense, not a biprune t", format="biprune dense")
     refused("Unknown structure 'row'", structure="row")
     refused("is damaged: 'model' in biprune.json is", model="resnet20")
-    refused("The saved weights do not fit a new resnet8", layers={})
+    refused("The saved weights in .* do not fit a new resnet8", layers={})
     layers = {name: [1, 1] for name in whole["layers"]}
-    refused("The saved weights do not fit a new resnet8", layers=layers)
+    refused("The saved weights in .* do not fit a new resnet8", layers=layers)
     refused(r"is damaged: \[-2, -4\] is no shape", layers={**layers, "head.weight": [-2, -4]})
     refused("is damaged: biprune.json is not whole", layers={"head.weight": 3})
     refused("is damaged: 'history'", history=3)
@@ -365,6 +365,36 @@ def test_a_dense_run_comes_back_with_its_states(
     through_disk = biprune.prune(loaded, batches, "omp", sparsity=0.5, epochs=1)
     assert direct.masks == through_disk.masks
     assert same_state(direct.model, through_disk.model)
+
+
+def test_a_dense_run_with_states_of_another_model_is_refused(
+    batches: Batches, tmp_path: Path
+) -> None:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
+    dense = biprune.train(model, batches, epochs=2)
+    dense.states[1]["head.weight"] = torch.zeros(2, 2)
+    biprune.save_dense(dense, tmp_path)
+    with pytest.raises(ValueError, match=r"do not fit it: head\.weight differ in name or shape"):
+        biprune.load_dense(tmp_path)
+    metadata = read_document(tmp_path / METADATA_FILE)
+    for epochs in (["x"], [1, "0"], [5], [True]):
+        write_document(tmp_path / METADATA_FILE, {**metadata, "rewind_epochs": epochs})
+        with pytest.raises(ValueError, match=r"is not whole|do not fit it") as caught:
+            biprune.load_dense(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_what_torch_says_of_a_forged_size_is_one_line(
+    ticket: biprune.Ticket, tmp_path: Path
+) -> None:
+    path = ticket.save(tmp_path) / METADATA_FILE
+    whole = read_document(path)
+    for change in ({"model": {**whole["model"], "width": 10**30}}, {"layers": {"a": ["x"] * 999}}):
+        write_document(path, {**whole, **change})
+        with pytest.raises(ValueError, match="is damaged") as caught:
+            biprune.load_ticket(tmp_path)
+        assert len(str(caught.value)) < 600
+        assert "frame #" not in str(caught.value)
 
 
 def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -237,15 +238,17 @@ def input_fields(example_input: Inputs | None) -> dict[str, Any]:
 def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
     """Refuse metadata that no ticket has, before anything is made of it."""
     if not isinstance(metadata, Mapping):
-        raise ValueError(f"{str(folder)!r} is damaged: one of its rounds is {metadata!r}.")
+        raise ValueError(
+            f"{str(folder)!r} is damaged: one of its rounds is {reprlib.repr(metadata)}."
+        )
     check_fields(metadata, folder, **TICKET_FIELDS)
     with whole(folder):
         shape = metadata["input_shape"] or []
         for sizes in [shape, *metadata["layers"].values()]:
             if not all(type(size) is int and size >= 0 for size in sizes):
-                raise ValueError(f"{sizes!r} is no shape")
+                raise ValueError(f"{reprlib.repr(sizes)} is no shape")
         if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
-            raise ValueError(f"'input_dtype' is {metadata['input_dtype']!r}")
+            raise ValueError(f"'input_dtype' is {reprlib.repr(metadata['input_dtype'])}")
 
 
 def saved_masks(

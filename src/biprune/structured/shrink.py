@@ -74,7 +74,8 @@ def shrink(
             works.
 
     Raises:
-        ValueError: Outputs differ by more than `tolerance`; the message names the layer.
+        ValueError: Outputs differ by more than `tolerance`; the message names the layer. Or only a
+            graph will do, and there is none.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> with torch.no_grad():
@@ -94,6 +95,11 @@ def shrink(
         coupling, labels = found_in(masked, example, "heads", False, seed)
     else:
         coupling, labels = groups, _labels_for(masked, example, groups)
+    if form == "graph" and not labels.traced.exported:
+        raise ValueError(
+            f"The model has no graph that holds for other inputs ({labels.traced.refused}). Leave "
+            "`form` out, or change its forward."
+        )
     comparer = Comparer(called, inputs, seed)
     allowed = TOLERANCES[comparer.dtype] if tolerance is None else tolerance
     job = _Job(masked, labels, coupling.groups, comparer, allowed, form)

@@ -13,6 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.copying import copied
+from biprune.files import first_line
 from biprune.groups import Group
 from biprune.parameters import unwrap
 from biprune.seeding import derive_seed
@@ -20,7 +21,7 @@ from biprune.structured.calls import by_position
 from biprune.structured.graph import without_units
 from biprune.structured.inputs import Inputs
 from biprune.structured.labels import Labels
-from biprune.structured.outputs import difference, first_line, inputs_to_compare, outputs
+from biprune.structured.outputs import difference, inputs_to_compare, outputs
 from biprune.structured.precision import raised
 from biprune.structured.random_weights import randomize_
 from biprune.structured.removing import gone_atoms, tensors_of, zero_

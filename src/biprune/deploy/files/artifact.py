@@ -22,8 +22,9 @@ from torch import Tensor
 
 from biprune.checkpoint import UNFIT
 from biprune.claims import claimed
-from biprune.files import printable, read_file, write_bytes
+from biprune.files import first_line, read_file, write_bytes
 from biprune.loop import Cost
+from biprune.plain import from_plain
 from biprune.sealed import read_document, write_document
 
 VERSION = 4
@@ -86,7 +87,7 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
     try:
         return metadata, load_tensors(data)
     except (SafetensorError, KeyError, ValueError) as error:  # of a stranger: the hash is right
-        reason = printable(str(error))
+        reason = first_line(error).removesuffix(".")
         raise ValueError(f"{str(path)!r} is no safetensors file: {reason}.") from None
 
 
@@ -138,7 +139,7 @@ def whole(folder: Path | str) -> Iterator[None]:
     try:
         yield
     except UNFIT as error:
-        reason = printable(str(error)).removesuffix(".")
+        reason = first_line(error).removesuffix(".")
         if not isinstance(error, ValueError):
             reason = f"{METADATA_FILE} is not whole ({type(error).__name__}: {reason})"
         raise ValueError(f"{str(folder)!r} is damaged: {reason}.") from None
@@ -146,12 +147,17 @@ def whole(folder: Path | str) -> Iterator[None]:
 
 def saved_cost(metadata: Mapping[str, Any], folder: Path | str) -> Cost:
     """The cost that metadata carries."""
+    return saved_as(Cost, "cost", metadata, folder)
+
+
+def saved_as(kind: Any, name: str, metadata: Mapping[str, Any], folder: Path | str) -> Any:
+    """A field of metadata as what it was before it was saved; see `from_plain`."""
     try:
-        return Cost(**metadata["cost"])
-    except TypeError:
+        return from_plain(kind, metadata[name])
+    except ValueError as error:
         raise ValueError(
-            f"{str(folder)!r} is damaged: 'cost' in {METADATA_FILE} is "
-            f"{reprlib.repr(metadata['cost'])}."
+            f"{str(folder)!r} is damaged: {name!r} in {METADATA_FILE} is not whole "
+            f"({first_line(error)})."
         ) from None
 
 
