@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import math
 import multiprocessing
@@ -209,6 +210,7 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("is damaged: 'rounds'", rounds=3)
     refused("is damaged", rounds=[3])
     refused("is incomplete: 'accuracy'", rounds=[{}])
+    refused("is damaged: 1.* is no seed", seed=10**30)
     refused("is damaged: 'input_dtype' is 'load'", input_dtype="load")
     refused(r"is damaged: \[-1\] is no shape", input_shape=[-1])
     refused("is damaged: biprune.json names no tensors", tensors={"sha256": "../x", "bytes": 1})
@@ -245,6 +247,35 @@ def test_a_large_input_is_not_drawn_unasked(ticket: biprune.Ticket, tmp_path: Pa
     loaded = biprune.load_ticket(tmp_path)
     with pytest.raises(ValueError, match=r"takes samples of \[1, 1000000, 1000000\].*pass `examp"):
         loaded.shrink()
+    # 16 million numbers make a ResNet-8 of width 4 ask for 8 GB.
+    write_document(path, {**read_document(path), "input_shape": [1, 4000, 4000]})
+    with pytest.raises(ValueError, match="more than are drawn unasked"):
+        biprune.load_ticket(tmp_path).example_input()
+
+
+def test_a_failed_save_leaves_no_tensors(
+    ticket: biprune.Ticket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tensors find room on the disk and the JSON does not, with or without an older result."""
+    out = tmp_path / "out"
+    replace, other = os.replace, copy.deepcopy(ticket)
+    weight = next(p for n, p in other.model.named_parameters() if n not in ticket.masks)
+    weight.data += 1
+
+    def full(source: str | Path, target: str | Path) -> None:
+        if Path(target).name == METADATA_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    for left in (0, 2):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", full)
+            with pytest.raises(OSError, match=r"Cannot write .*No space left on device"):
+                other.save(out)
+        assert len(list(out.iterdir())) == left
+        if left:
+            assert biprune.load_ticket(out).masks == ticket.masks
+        ticket.save(out)
 
 
 def test_rounds_come_back(batches: Batches, tmp_path: Path, same_state) -> None:

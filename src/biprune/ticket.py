@@ -37,7 +37,7 @@ from biprune.structured.inputs import Inputs
 if TYPE_CHECKING:
     from biprune.deploy.running.onnx import OnnxCheck
 
-LARGEST_INPUT = 1 << 24  # numbers of one sample that is drawn because a file says so
+LARGEST_INPUT = 1 << 22  # numbers of one sample that is drawn because a file says so
 # Fields of a ticket that its file holds as they are, and what it holds besides.
 PLAIN_FIELDS = {
     "accuracy": (int, float, NoneType),
@@ -247,6 +247,8 @@ def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
         for sizes in [shape, *metadata["layers"].values()]:
             if not all(type(size) is int and size >= 0 for size in sizes):
                 raise ValueError(f"{reprlib.repr(sizes)} is no shape")
+        if not -(1 << 63) <= metadata["seed"] < 1 << 63:
+            raise ValueError(f"{reprlib.repr(metadata['seed'])} is no seed")
         if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
             raise ValueError(f"'input_dtype' is {reprlib.repr(metadata['input_dtype'])}")
 

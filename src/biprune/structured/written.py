@@ -88,8 +88,8 @@ def from_data(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphFo
     try:
         form = _form(data, tensors)
         run_on_shapes(form)
-    except ValueError:
-        raise
+    except ValueError as error:  # to which torch adds the node's text
+        raise ValueError(first_line(error)) from None
     except Exception as error:  # whatever torch raises of what is no graph
         reason = f"{type(error).__name__}: {first_line(error)}"
         raise ValueError(f"the graph does not run ({reason})") from None

@@ -46,13 +46,26 @@ def write_artifact(
     hashed = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     content = {"format": f"biprune {kind}", "version": VERSION, "tensors": hashed, **metadata}
     with claimed(folder):
-        write_bytes(tensors_path(folder, content), data)
-        write_document(folder / METADATA_FILE, content)
-        for path in folder.iterdir():
-            if _TENSORS_FILE.fullmatch(path.name) and path != tensors_path(folder, content):
-                with suppress(OSError):  # what is left is in nobody's way
-                    path.unlink()
+        try:
+            write_bytes(tensors_path(folder, content), data)
+            write_document(folder / METADATA_FILE, content)
+        finally:
+            _sweep(folder)
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove tensors that belong to no result: it was replaced, or the disk was full."""
+    try:
+        named = tensors_path(folder, read_document(folder / METADATA_FILE))
+    except FileNotFoundError:
+        named = None
+    except UNFIT:  # whose they are cannot be told
+        return
+    for path in folder.iterdir():
+        if _TENSORS_FILE.fullmatch(path.name) and path != named:
+            with suppress(OSError):  # what is left is in nobody's way
+                path.unlink()
 
 
 def tensors_path(folder: Path | str, metadata: Mapping[str, Any]) -> Path:
