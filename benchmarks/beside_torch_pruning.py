@@ -25,9 +25,8 @@ from torch.nn.functional import cross_entropy
 
 import biprune
 from biprune.data import Dataset
-from biprune.evaluation import accuracy
 from biprune.structured.macs import total_macs
-from study import add, cell, parser, records
+from biprune.training.evaluation import accuracy
 
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
 

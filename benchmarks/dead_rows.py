@@ -19,7 +19,6 @@ import biprune
 from biprune.experiments.environment import environment
 from biprune.experiments.grid import with_passes
 from biprune.methods import get_method
-from study import cell
 
 PASSES = 20
 

@@ -16,15 +16,15 @@ from tempfile import TemporaryDirectory
 import torch
 
 import biprune
-from biprune.copying import copy_model
-from biprune.deploy.running.profile import profile
-from biprune.deploy.running.variants import ticket_variants
-from biprune.groups import Groups
-from biprune.masked import apply_masks_
+from biprune.core.groups import Groups
+from biprune.core.masked import apply_masks_
 from biprune.methods.base import magnitudes
-from biprune.request import Request
+from biprune.pruning.request import Request
+from biprune.runtime.profile import profile
+from biprune.runtime.variants import ticket_variants
 from biprune.structured.grouping import Coupling
 from biprune.structured.shrink import shrink
+from biprune.training.copying import copy_model
 from timing import Row, parser, report
 
 

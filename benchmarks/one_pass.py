@@ -18,11 +18,10 @@ import torch
 from torch import Tensor
 
 import biprune
-from biprune.loop import Setup, fit
 from biprune.methods.base import Outcome, Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiPAlgorithm, PaperBiP
-from study import add, cell, parser, records
+from biprune.training.loop import Setup, fit
 
 
 def main() -> None:

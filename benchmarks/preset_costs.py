@@ -8,10 +8,10 @@ from __future__ import annotations
 import json
 from dataclasses import asdict
 
+from biprune.core.files import write_text
 from biprune.experiments.costs import FILE, SPEEDS, Listed
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.presets.estimate import estimate
-from biprune.files import write_text
 
 
 def counted() -> dict[str, Listed]:

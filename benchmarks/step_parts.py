@@ -17,11 +17,11 @@ from typing import Any
 import torch
 
 import biprune
-from biprune.heap import keep_freed_memory
-from biprune.loop import Passes
-from biprune.masked import Masked
-from biprune.selection import Selector
-from biprune.sgd import MaskedSGD
+from biprune.core.masked import Masked
+from biprune.core.selection import Selector
+from biprune.training.heap import keep_freed_memory
+from biprune.training.loop import Passes
+from biprune.training.sgd import MaskedSGD
 from steps import new_model, one_pass_step, random_batches
 from timing import parser, report
 

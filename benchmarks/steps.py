@@ -9,15 +9,15 @@ from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.copying import copy_model
-from biprune.loop import Algorithm, Passes, Setup
+from biprune.core.structure import get_structure
 from biprune.methods.base import Start, Target, magnitudes
 from biprune.methods.bip import BiPAlgorithm
 from biprune.methods.hydra import HydraAlgorithm
-from biprune.schedule import Moment
-from biprune.structure import get_structure
-from biprune.training import PlainSGD, Recipe
+from biprune.training.batches import classification_loss
+from biprune.training.copying import copy_model
+from biprune.training.loop import Algorithm, Passes, Setup
+from biprune.training.schedule import Moment
+from biprune.training.train import PlainSGD, Recipe
 
 Step = Callable[[], object]
 Batches = Sequence[tuple[Tensor, Tensor]]

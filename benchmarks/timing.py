@@ -12,8 +12,8 @@ from typing import Any
 
 import torch
 
-from biprune.deploy.running.timing import interleaved, medians, ratio
 from biprune.experiments.environment import environment
+from biprune.runtime.timing import interleaved, medians, ratio
 
 __all__ = ["Row", "bracketed", "interleaved", "medians", "parser", "ratio", "report", "table"]
 

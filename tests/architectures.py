@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from biprune.groups import Group
+from biprune.core.groups import Group
 
 CLASSES = 5
 

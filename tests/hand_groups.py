@@ -5,8 +5,8 @@ from __future__ import annotations
 import torch
 from torch import Tensor, nn
 
-from biprune.groups import GROUP, Group, Groups, Measure, Slice
-from biprune.structure import Scope
+from biprune.core.groups import GROUP, Group, Groups, Measure, Slice
+from biprune.core.structure import Scope
 
 
 class TwoGroups(nn.Module):

@@ -6,10 +6,10 @@ from typing import Any
 
 from torch import nn
 
+from biprune.core.parameters import Patterns
+from biprune.core.structure import Scope, Structure, get_structure
 from biprune.methods.base import Target
 from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.parameters import Patterns
-from biprune.structure import Scope, Structure, get_structure
 
 
 def bilevel(

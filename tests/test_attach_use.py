@@ -15,7 +15,7 @@ from torch.nn.functional import cross_entropy
 from torch.optim import SGD, AdamW
 
 import biprune
-from biprune.attaching import Pruner
+from biprune.pruning.attach import Pruner
 
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -8,13 +8,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from biprune.budget import CostModel, counts_within, kept_fractions, unit_costs
-from biprune.masks import Masks
+from biprune.core.budget import CostModel, counts_within, kept_fractions, unit_costs
+from biprune.core.masks import Masks
+from biprune.core.parameters import parameter_names
+from biprune.core.selection import check_kept, check_reachable, select_units
 from biprune.methods import GMP
 from biprune.methods.base import Start, Target
 from biprune.methods.gmp import GMPAlgorithm
-from biprune.parameters import parameter_names
-from biprune.selection import check_kept, check_reachable, select_units
 from biprune.structured.structure import group_structure
 from hand_groups import TwoGroups, cost, two_groups
 

@@ -15,9 +15,9 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.checkpoint import HEAD, read_state
-from biprune.loop import Event
-from biprune.sealed import seal
+from biprune.core.sealed import seal
+from biprune.training.checkpoint import HEAD, read_state
+from biprune.training.loop import Event
 
 Batches = list[tuple[Tensor, Tensor]]
 Train = Callable[..., biprune.TrainResult]

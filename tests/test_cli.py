@@ -29,11 +29,11 @@ from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
 from biprune.cli.app import app, main
 from biprune.cli.signals import sigterm_as_interrupt
-from biprune.deploy.files.artifact import UNFINISHED, read_metadata, tensors_path
-from biprune.loop import Event
-from biprune.schedule import Shape
-from biprune.sealed import write_document
-from biprune.structure import Scope
+from biprune.core.sealed import write_document
+from biprune.core.structure import Scope
+from biprune.files.artifact import UNFINISHED, read_metadata, tensors_path
+from biprune.training.loop import Event
+from biprune.training.schedule import Shape
 from command_line import Run, one_error, runner
 
 COMMANDS = ("demo", "train", "prune", "inspect", "list")

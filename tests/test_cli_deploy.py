@@ -12,9 +12,9 @@ import pytest
 import torch
 
 import biprune
-from biprune.budget import kept_fractions
-from biprune.deploy.running import runtime, variants
-from biprune.sealed import write_document
+from biprune.core.budget import kept_fractions
+from biprune.core.sealed import write_document
+from biprune.runtime import runtime, variants
 from biprune.structured.macs import total_macs
 from command_line import Run, one_error, runner
 

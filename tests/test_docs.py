@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.structure import get_structure
+from biprune.core.structure import get_structure
 from biprune.structured.macs import total_macs
 
 ROOT = Path(__file__).parents[1]

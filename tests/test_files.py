@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from biprune.claims import LOCK_FILE, claimed
-from biprune.files import printable, read_file, replaced, write_bytes, write_text
-from biprune.sealed import DOCUMENT, read_document, seal, write_document
+from biprune.core.claims import LOCK_FILE, claimed
+from biprune.core.files import printable, read_file, replaced, write_bytes, write_text
+from biprune.core.sealed import DOCUMENT, read_document, seal, write_document
 from disks import SmallDisk
 
 CONTENT = {"accuracy": 91.25, "name": "x", "history": [{"loss": 0.1 + 0.2}], "words": ["NaN?"]}
@@ -166,7 +166,7 @@ def test_a_full_disk(small_disk: SmallDisk) -> None:
 
 LIMITED = """
 import resource, sys
-from biprune.files import write_bytes
+from biprune.core.files import write_bytes
 resource.setrlimit(resource.RLIMIT_FSIZE, (1000, 1000))
 try:
     write_bytes(sys.argv[1], bytes(5000))
@@ -253,7 +253,7 @@ def test_a_claim_that_was_lost_is_noticed(tmp_path: Path) -> None:
 
 def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from biprune.claims import claimed\n"
+        "import os, signal, sys; from biprune.core.claims import claimed\n"
         "with claimed(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)])

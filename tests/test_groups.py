@@ -5,10 +5,10 @@ import json
 import pytest
 import torch
 
-from biprune.groups import Groups, Slice
-from biprune.masks import Masks
-from biprune.parameters import parameter_names
-from biprune.selection import Selector
+from biprune.core.groups import Groups, Slice
+from biprune.core.masks import Masks
+from biprune.core.parameters import parameter_names
+from biprune.core.selection import Selector
 from hand_groups import TwoGroups, rows, two_groups
 from levels import bilevel
 

@@ -13,8 +13,8 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 
 import biprune
 from attach_oracle import Make
-from biprune.masks import Masks
-from biprune.structure import get_structure
+from biprune.core.masks import Masks
+from biprune.core.structure import get_structure
 from test_attach import OPTIMIZERS
 
 Batches = list[tuple[Tensor, Tensor]]

@@ -9,11 +9,11 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 import biprune
-from biprune.masked import Masked, Rows, apply_masks_
-from biprune.masks import Masks
-from biprune.parameters import prunable
-from biprune.selection import Selector
-from biprune.structure import get_structure
+from biprune.core.masked import Masked, Rows, apply_masks_
+from biprune.core.masks import Masks
+from biprune.core.parameters import prunable
+from biprune.core.selection import Selector
+from biprune.core.structure import get_structure
 from levels import bilevel
 from oracles import central_difference
 
@@ -90,7 +90,7 @@ def test_dead_rows_are_the_outputs_that_are_always_zero(
     layer: nn.Module, shape: tuple[int, ...], on_host: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Of each weight: does it reach only outputs that are zero whatever the input?"""
-    monkeypatch.setattr("biprune.masked.is_host", lambda tensor: on_host)
+    monkeypatch.setattr("biprune.core.masked.is_host", lambda tensor: on_host)
     model = copy.deepcopy(layer)
     weight = model.get_parameter("weight")
     generator = torch.Generator().manual_seed(2)

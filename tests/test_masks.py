@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from biprune.masks import LayerCount, Masks
-from biprune.structure import get_structure
+from biprune.core.masks import LayerCount, Masks
+from biprune.core.structure import get_structure
 
 
 def masks(first: list[bool], second: list[bool]) -> Masks:

@@ -17,12 +17,12 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Record
+from biprune.core.parameters import prunable
+from biprune.core.structure import get_structure
 from biprune.methods import METHODS, Method, get_method
 from biprune.methods.base import TrainingMethod
-from biprune.parameters import prunable
-from biprune.structure import get_structure
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Record
 
 STRUCTURES = ("weight", "filter", "channel", "group")
 GROUPED = ["stem.weight", "stem.bias", "norm1.weight", "norm1.bias", "body.weight", "body.bias"]

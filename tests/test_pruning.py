@@ -13,10 +13,10 @@ from torch import Tensor, nn
 from torch.nn.utils.prune import l1_unstructured
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Setup
-from biprune.masks import Masks
+from biprune.core.masks import Masks
 from biprune.methods.base import Outcome, Start, Target, retrain_
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Setup
 
 Batches = list[tuple[Tensor, Tensor]]
 

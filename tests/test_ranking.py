@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from allocations import peak_bytes
-from biprune import ranking
-from biprune.ranking import cut, queued_top_k_mask, top_k_mask
+from biprune.core import ranking
+from biprune.core.ranking import cut, queued_top_k_mask, top_k_mask
 from oracles import stable_top_k
 
 scores = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=30)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import biprune
-from biprune.sgd import make_sgd, unscale_
+from biprune.training.sgd import make_sgd, unscale_
 from levels import bilevel
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)

@@ -5,10 +5,10 @@ import torch
 from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
-from biprune.parameters import matching, parameter_names, prunable, unwrap
-from biprune.request import Request
-from biprune.selection import Selector
-from biprune.structure import get_structure
+from biprune.core.parameters import matching, parameter_names, prunable, unwrap
+from biprune.core.selection import Selector
+from biprune.core.structure import get_structure
+from biprune.pruning.request import Request
 
 WEIGHT, FILTER, CHANNEL = map(get_structure, ("weight", "filter", "channel"))
 

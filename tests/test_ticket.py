@@ -16,15 +16,15 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
-from biprune.deploy.files import artifact
-from biprune.deploy.files.artifact import METADATA_FILE, read_metadata, tensors_path
-from biprune.deploy.files.sparse import pack, unpack_masks, unpack_state
-from biprune.masked import apply_masks_
-from biprune.masks import Masks
-from biprune.parameters import prunable
-from biprune.sealed import read_document, write_document
-from biprune.selection import Selector
-from biprune.structure import get_structure
+from biprune.core.masked import apply_masks_
+from biprune.core.masks import Masks
+from biprune.core.parameters import prunable
+from biprune.core.sealed import read_document, write_document
+from biprune.core.selection import Selector
+from biprune.core.structure import get_structure
+from biprune.files import artifact
+from biprune.files.artifact import METADATA_FILE, read_metadata, tensors_path
+from biprune.files.sparse import pack, unpack_masks, unpack_state
 
 Batches = list[tuple[Tensor, Tensor]]
 

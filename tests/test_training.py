@@ -15,13 +15,13 @@ from torch import Tensor, nn
 from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler, TensorDataset
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.checkpoint import read_state
-from biprune.loop import Cost, Event
-from biprune.masks import Masks
-from biprune.schedule import LRSchedule, Moment, draws_mask, end_of_ramp, gradual_sparsity
-from biprune.selection import Selector
-from biprune.structure import get_structure
+from biprune.core.masks import Masks
+from biprune.core.selection import Selector
+from biprune.core.structure import get_structure
+from biprune.training.batches import classification_loss
+from biprune.training.checkpoint import read_state
+from biprune.training.loop import Cost, Event
+from biprune.training.schedule import LRSchedule, Moment, draws_mask, end_of_ramp, gradual_sparsity
 
 Batches = list[tuple[Tensor, Tensor]]
 

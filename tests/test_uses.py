@@ -12,8 +12,8 @@ from torch.nn import functional
 
 import biprune
 from biprune.cli.summary import ticket_facts
-from biprune.deploy.files.artifact import read_metadata
-from biprune.uses import product_weights
+from biprune.core.uses import product_weights
+from biprune.files.artifact import read_metadata
 
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -12,14 +12,11 @@ from importlib import import_module
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from biprune.attaching import Holder, Pruner, attach, hold
-    from biprune.comparing import CompareResult, compare
+    from biprune.core.masks import Masks
+    from biprune.core.structure import STRUCTURES
     from biprune.data import DATASETS, Dataset, load_data
-    from biprune.deploy.files.dense import load_dense, save_dense
-    from biprune.deploy.files.small import load_small, save_small
-    from biprune.deploy.running.profile import profile
-    from biprune.loop import Cost, Event
-    from biprune.masks import Masks
+    from biprune.files.dense import load_dense, save_dense
+    from biprune.files.small import load_small, save_small
     from biprune.methods import (
         GMP,
         IMP,
@@ -39,15 +36,18 @@ if TYPE_CHECKING:
         SynFlow,
     )
     from biprune.models import MODELS, create_model
-    from biprune.optimizer import BiPOptimizer
-    from biprune.pruning import prune
-    from biprune.structure import STRUCTURES
+    from biprune.pruning.attach import Holder, Pruner, attach, hold
+    from biprune.pruning.optimizer import BiPOptimizer
+    from biprune.pruning.prune import prune
+    from biprune.pruning.ticket import Ticket, load_ticket
+    from biprune.report.compare import CompareResult, compare
+    from biprune.runtime.profile import profile
     from biprune.structured.certificate import Certificate
     from biprune.structured.find import find_groups
     from biprune.structured.grouping import Coupling
     from biprune.structured.shrink import shrink
-    from biprune.ticket import Ticket, load_ticket
-    from biprune.training import TrainResult, train
+    from biprune.training.loop import Cost, Event
+    from biprune.training.train import TrainResult, train
 
 __version__ = "0.1.0"
 
@@ -101,14 +101,14 @@ __all__ = [
 ]
 
 _NAMES_IN = {
-    "attaching": ("Holder", "Pruner", "attach", "hold"),
-    "comparing": ("CompareResult", "compare"),
+    "pruning.attach": ("Holder", "Pruner", "attach", "hold"),
+    "report.compare": ("CompareResult", "compare"),
     "data": ("DATASETS", "Dataset", "load_data"),
-    "deploy.files.dense": ("load_dense", "save_dense"),
-    "deploy.running.profile": ("profile",),
-    "deploy.files.small": ("load_small", "save_small"),
-    "loop": ("Cost", "Event"),
-    "masks": ("Masks",),
+    "files.dense": ("load_dense", "save_dense"),
+    "runtime.profile": ("profile",),
+    "files.small": ("load_small", "save_small"),
+    "training.loop": ("Cost", "Event"),
+    "core.masks": ("Masks",),
     "methods": (
         "GMP",
         "IMP",
@@ -128,15 +128,15 @@ _NAMES_IN = {
         "SynFlow",
     ),
     "models": ("MODELS", "create_model"),
-    "optimizer": ("BiPOptimizer",),
-    "pruning": ("prune",),
-    "structure": ("STRUCTURES",),
+    "pruning.optimizer": ("BiPOptimizer",),
+    "pruning.prune": ("prune",),
+    "core.structure": ("STRUCTURES",),
     "structured.certificate": ("Certificate",),
     "structured.find": ("find_groups",),
     "structured.grouping": ("Coupling",),
     "structured.shrink": ("shrink",),
-    "ticket": ("Ticket", "load_ticket"),
-    "training": ("TrainResult", "train"),
+    "pruning.ticket": ("Ticket", "load_ticket"),
+    "training.train": ("TrainResult", "train"),
 }
 _HOME = {name: module for module, names in _NAMES_IN.items() for name in names}
 

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import CLASSES, build, images
-from biprune.groups import Groups
+from biprune.core.groups import Groups
 
 NAMES = ("residual", "dense", "inverted", "grouped", "flat", "squeeze", "torch_vit", "written_vit")
 

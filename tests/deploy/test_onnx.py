@@ -15,10 +15,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from biprune.deploy.running import onnx as onnx_module
-from biprune.deploy.running import runtime
-from biprune.deploy.running.onnx import OnnxCheck, export_onnx
-from biprune.deploy.running.runtime import OnnxModel
+from biprune.runtime import onnx as onnx_module
+from biprune.runtime import runtime
+from biprune.runtime.onnx import OnnxCheck, export_onnx
+from biprune.runtime.runtime import OnnxModel
 
 SHAPE = (3, 8, 8)
 

@@ -13,17 +13,17 @@ import torch
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from biprune.deploy.files.sparse import pack
-from biprune.deploy.running import variants as variants_module
-from biprune.deploy.running.csr import CsrLinear, with_csr
-from biprune.deploy.running.footprint import Footprint, footprint
-from biprune.deploy.running.measured import Latency, Profile, Row
-from biprune.deploy.running.onnx import export_onnx
-from biprune.deploy.running.profile import profile
-from biprune.deploy.running.timing import interleaved, ratio
-from biprune.deploy.running.variants import filled, ticket_variants
-from biprune.masks import Masks
-from biprune.structure import get_structure
+from biprune.core.masks import Masks
+from biprune.core.structure import get_structure
+from biprune.files.sparse import pack
+from biprune.runtime import variants as variants_module
+from biprune.runtime.csr import CsrLinear, with_csr
+from biprune.runtime.footprint import Footprint, footprint
+from biprune.runtime.measured import Latency, Profile, Row
+from biprune.runtime.onnx import export_onnx
+from biprune.runtime.profile import profile
+from biprune.runtime.timing import interleaved, ratio
+from biprune.runtime.variants import filled, ticket_variants
 
 
 def perceptron(zeros: float = 0.0) -> nn.Module:
@@ -146,7 +146,7 @@ class Waiting(nn.Module):
 
 def test_latency_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("biprune.deploy.running.timing.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("biprune.runtime.timing.time.perf_counter", lambda: clock.now)
     slow, fast = Waiting(clock, 20), Waiting(clock, 5)
     before = torch.get_num_threads()
     result = profile(
@@ -184,7 +184,7 @@ def test_candidates_take_turns() -> None:
 def test_what_the_one_before_left_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call behind another candidate's takes twice as long, as after a change of runtime."""
     clock, last = Clock(), [""]
-    monkeypatch.setattr("biprune.deploy.running.timing.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("biprune.runtime.timing.time.perf_counter", lambda: clock.now)
 
     def call(name: str) -> None:
         clock.now += 1.0 if last[0] == name else 2.0

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import biprune
-from biprune.deploy.running import semi_structured
+from biprune.runtime import semi_structured
 
 
 class Mixed(nn.Module):

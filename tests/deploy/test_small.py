@@ -14,9 +14,9 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import build, images
-from biprune.deploy.files.artifact import METADATA_FILE, UNFINISHED, read_metadata, tensors_path
-from biprune.deploy.files.small import TRAINED, load_small, save_small
-from biprune.sealed import read_document, write_document
+from biprune.core.sealed import read_document, write_document
+from biprune.files.artifact import METADATA_FILE, UNFINISHED, read_metadata, tensors_path
+from biprune.files.small import TRAINED, load_small, save_small
 from biprune.structured.certificate import Certificate
 from biprune.structured.edit import resize_
 from biprune.structured.find import find_groups
@@ -71,7 +71,7 @@ def test_a_model_that_is_trained_on_is_not_what_was_certified(
 
 
 def test_the_layout_comes_back(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biprune.layout.SAFE_INPUTS", 0)
+    monkeypatch.setattr("biprune.core.layout.SAFE_INPUTS", 0)
     model = build("residual").to(memory_format=torch.channels_last)  # pyright: ignore
     small = small_of(model, images())
     loaded = load_small(save_small(small, tmp_path), model=build("residual"))
@@ -137,7 +137,7 @@ class Blocker:
 
 sys.meta_path.insert(0, Blocker())
 import torch
-from biprune.deploy.files.small import load_small
+from biprune.files.small import load_small
 small = load_small(sys.argv[1])
 print(float(small(torch.ones(1, 1, 8, 8)).double().sum()).hex())
 """

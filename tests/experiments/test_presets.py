@@ -11,6 +11,7 @@ import pytest
 from torch import nn
 
 import preset_costs
+from biprune.core.structure import get_structure
 from biprune.data import DATASETS, load_data
 from biprune.experiments.costs import Estimate, Scale, Speed, listed
 from biprune.experiments.presets import PRESETS, get_preset
@@ -26,7 +27,6 @@ from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP
 from biprune.methods.base import Target
 from biprune.models import MODELS, create_model
-from biprune.structure import get_structure
 
 ROOT = Path(__file__).parents[2]
 DOCUMENT = (ROOT / "docs/reproduction.md").read_text(encoding="utf-8")

@@ -21,7 +21,7 @@ from biprune.experiments.runner import Runner
 from biprune.experiments.spec import RunSpec, covered_by
 from biprune.experiments.store import Store
 from biprune.experiments.sweep import sweep
-from biprune.loop import Event
+from biprune.training.loop import Event
 
 TINY: dict[str, Any] = {
     "model": "resnet8",

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 import biprune
+from biprune.core.sealed import write_document
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
-from biprune.sealed import write_document
 
 SPEC = RunSpec(model="resnet8", data="digits", method="bip", sparsity=0.9)
 

@@ -23,7 +23,7 @@ from biprune.experiments.runner import Runner
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
 from biprune.experiments.workers import THREAD_LIMITS, _undisturbed, run_in_workers
-from biprune.loop import Event
+from biprune.training.loop import Event
 
 TINY = {
     "model": "resnet8",

@@ -23,7 +23,7 @@ from faults.verdict import OK
 
 LIMIT_SECONDS = 60.0
 MARK = "BIPRUNE_FAULTS_CASE"  # in the environment of whatever a command starts
-IMPORTED = ["biprune.cli.app", "biprune.comparing", "torch._dynamo", "sklearn.datasets"]
+IMPORTED = ["biprune.cli.app", "biprune.report.compare", "torch._dynamo", "sklearn.datasets"]
 SWAPS = ("replace", "rename", "unlink", "rmdir", "fsync", "link")
 _server = multiprocessing.get_context("forkserver")
 _server.set_forkserver_preload(IMPORTED)

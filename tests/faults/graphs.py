@@ -7,7 +7,7 @@ import random
 import time
 from typing import Any
 
-from biprune.deploy.files.artifact import read_artifact
+from biprune.files.artifact import read_artifact
 from biprune.structured.written import from_data
 from faults import originals
 from faults.mutations import places_in

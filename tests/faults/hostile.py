@@ -11,7 +11,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from biprune.deploy.files.artifact import read_artifact, write_artifact
+from biprune.files.artifact import read_artifact, write_artifact
 from faults import graphs, originals
 from faults.children import limit_memory, run
 from faults.verdict import OK, Fault

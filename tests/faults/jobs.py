@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import biprune
-from biprune.deploy.files.small import load_small
+from biprune.files.small import load_small
 from faults import originals
 from faults.children import count_swaps, run
 from faults.verdict import OK, content, unmeasured

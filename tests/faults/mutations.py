@@ -12,8 +12,8 @@ from pathlib import Path
 from typing import Any
 
 import biprune
-from biprune.deploy.files.small import load_small
 from biprune.experiments.store import Store
+from biprune.files.small import load_small
 from faults import originals
 from faults.verdict import OK, Fault, content, refusal, unmeasured
 

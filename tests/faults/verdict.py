@@ -10,8 +10,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biprune.groups import Groups
-from biprune.masks import Masks
+from biprune.core.groups import Groups
+from biprune.core.masks import Masks
 
 OK = "ok"
 UNAVAILABLE = "cannot be brought about on this machine"

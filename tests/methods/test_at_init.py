@@ -12,14 +12,14 @@ from torch.func import functional_call
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Setup
+from biprune.core.structure import get_structure
 from biprune.methods import synflow
 from biprune.methods.at_init import Scoring
 from biprune.methods.base import Target
 from biprune.methods.samples import class_balanced
-from biprune.structure import get_structure
-from biprune.training import TrainResult
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Setup
+from biprune.training.train import TrainResult
 from oracles import central_difference
 
 Batches = list[tuple[Tensor, Tensor]]

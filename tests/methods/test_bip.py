@@ -12,13 +12,13 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Passes, Setup
+from biprune.core.structure import get_structure
 from biprune.methods.base import Start, Target
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.bip import BiP, BiPAlgorithm
-from biprune.schedule import Moment
-from biprune.structure import get_structure
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Passes, Setup
+from biprune.training.schedule import Moment
 from levels import bilevel
 from linear_loss import backward, linear_problem
 from oracles import ReferenceBiP, central_difference
@@ -650,9 +650,9 @@ def test_one_read_a_step_where_the_device_is_not_the_host(
     """The loss; run on the CPU by the path of other devices, with the same masks."""
     masks = []
     for on_host in (True, False):
-        monkeypatch.setattr("biprune.selection.is_host", lambda tensor, own=on_host: own)
-        monkeypatch.setattr("biprune.ranking.is_host", lambda tensor, own=on_host: own)
-        monkeypatch.setattr("biprune.masked.is_host", lambda tensor, own=on_host: own)
+        monkeypatch.setattr("biprune.core.selection.is_host", lambda tensor, own=on_host: own)
+        monkeypatch.setattr("biprune.core.ranking.is_host", lambda tensor, own=on_host: own)
+        monkeypatch.setattr("biprune.core.masked.is_host", lambda tensor, own=on_host: own)
         model = copy.deepcopy(conv_net)
         setup = Setup(batches, classification_loss)
         target = Target(0.8, get_structure(structure))

@@ -8,13 +8,13 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Setup
-from biprune.masks import Masks
+from biprune.core.masks import Masks
+from biprune.core.structure import get_structure
 from biprune.methods.at_init import Scoring
 from biprune.methods.base import Target
 from biprune.methods.earlybird import EarlyBirdAlgorithm, farthest, find_gammas, gates_size
-from biprune.structure import get_structure
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Setup
 from hand_groups import TwoGroups, two_groups
 
 Batches = list[tuple[Tensor, Tensor]]

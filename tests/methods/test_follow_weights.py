@@ -15,12 +15,12 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import CLASSES, build, images
-from biprune.batches import classification_loss
-from biprune.groups import Groups
+from biprune.core.groups import Groups
+from biprune.core.structure import Scope, get_structure
 from biprune.methods import METHODS, BiP
 from biprune.methods.base import Target
 from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.structure import Scope, get_structure
+from biprune.training.batches import classification_loss
 from hand_groups import TwoGroups, two_groups
 from levels import bilevel
 from linear_loss import backward, linear_problem

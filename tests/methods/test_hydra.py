@@ -7,13 +7,13 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.batches import classification_loss
-from biprune.loop import Passes, Setup
-from biprune.masks import Masks
+from biprune.core.masks import Masks
+from biprune.core.structure import get_structure
 from biprune.methods.base import Start, Target
 from biprune.methods.hydra import HydraAlgorithm
-from biprune.schedule import Moment
-from biprune.structure import get_structure
+from biprune.training.batches import classification_loss
+from biprune.training.loop import Passes, Setup
+from biprune.training.schedule import Moment
 from linear_loss import linear_problem
 
 Batches = list[tuple[Tensor, Tensor]]

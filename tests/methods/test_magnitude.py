@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.batches import classification_loss
+from biprune.core.structure import get_structure
 from biprune.methods.base import Target
 from biprune.methods.imp import surviving_magnitudes
-from biprune.structure import get_structure
+from biprune.training.batches import classification_loss
 
 Batches = list[tuple[Tensor, Tensor]]
 

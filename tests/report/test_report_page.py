@@ -15,7 +15,7 @@ import pytest
 from hand_records import dense, failed, realistic, run
 from PIL import Image
 
-from biprune.files import replaced, write_text
+from biprune.core.files import replaced, write_text
 from biprune.methods import BiP
 from biprune.report import (
     ReferencePoint,

@@ -12,10 +12,10 @@ from torch import Tensor, nn
 
 import architectures
 import biprune
-from biprune.groups import Groups
-from biprune.masked import apply_masks_
+from biprune.core.groups import Groups
+from biprune.core.masked import apply_masks_
 from biprune.methods.base import Target, magnitudes
-from biprune.request import Request
+from biprune.pruning.request import Request
 from biprune.structured.grouping import Coupling
 from biprune.structured.macs import total_macs
 

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 import adversarial
 import architectures
 import biprune
-from biprune.deploy.running.onnx import export_onnx
-from biprune.groups import Group
-from biprune.request import Request
+from biprune.core.groups import Group
+from biprune.pruning.request import Request
+from biprune.runtime.onnx import export_onnx
 from biprune.structured.find import find_groups
 from biprune.structured.form import GraphForm
 from biprune.structured.removing import zero_

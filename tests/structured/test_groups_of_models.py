@@ -9,7 +9,7 @@ from torch import Tensor, nn
 import adversarial
 import biprune
 from architectures import ARCHITECTURES, CLASSES, Residual, build, images, scale_shares
-from biprune.groups import Group, Slice
+from biprune.core.groups import Group, Slice
 from biprune.structured.find import find_groups, labels_of, without_culprits
 from biprune.structured.grouping import Coupling
 from biprune.structured.rules.table import RULES

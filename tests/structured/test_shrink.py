@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from architectures import ARCHITECTURES, build, images
-from biprune.groups import Group, Slice
+from biprune.core.groups import Group, Slice
 from biprune.structured.find import find_groups
 from biprune.structured.grouping import Coupling
 from biprune.structured.macs import count_macs
@@ -254,7 +254,7 @@ def test_a_narrow_strided_convolution_is_laid_out_as_usual() -> None:
 
 
 def test_precision_layout_and_wrappers(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("biprune.layout.SAFE_INPUTS", 0)
+    monkeypatch.setattr("biprune.core.layout.SAFE_INPUTS", 0)
     model, found, _ = pruned("residual")
     model.stem.weight.requires_grad_(False)
     model = model.to(torch.bfloat16, memory_format=torch.channels_last)  # pyright: ignore

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 import adversarial
-from biprune.deploy.files.small import load_small, save_small
+from biprune.files.small import load_small, save_small
 from biprune.structured.find import labels_of
 from biprune.structured.graph import without_units
 from biprune.structured.removing import tensors_of

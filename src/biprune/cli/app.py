@@ -26,7 +26,7 @@ from biprune.cli import (
 )
 from biprune.cli import list as listing
 from biprune.cli.signals import sigterm_as_interrupt
-from biprune.files import printable
+from biprune.core.files import printable
 
 USER_ERROR, INTERRUPTED, TERMINATED = 2, 130, 143
 PACKAGE = Path(__file__).parents[1]

@@ -8,12 +8,12 @@ from biprune.cli.tables import print_lines, print_table
 
 if TYPE_CHECKING:
     from biprune import Masks
-    from biprune.groups import Groups
+    from biprune.core.groups import Groups
 
 
 def print_budget(masks: Masks, structure: Groups, sparsity: float) -> None:
     """A row for each layer that writes units: its filters and its multiply-adds, then the total."""
-    from biprune.budget import kept_fractions, kept_macs
+    from biprune.core.budget import kept_fractions, kept_macs
 
     layers = masks.per_layer()
     counts = [count.kept for count in layers.values()]

@@ -68,10 +68,10 @@ def compare_command(
     """
     from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import check_model
-    from biprune.comparing import stored_records, with_rival
     from biprune.experiments.grid import grid
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
+    from biprune.report.compare import stored_records, with_rival
 
     check_device(device)
     use_machine(threads)

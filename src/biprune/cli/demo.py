@@ -37,7 +37,7 @@ def demo_command(
     """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
     from biprune import create_model, load_data, save_dense, train
     from biprune.cli.device import use_machine
-    from biprune.files import writable_folder
+    from biprune.core.files import writable_folder
 
     use_machine(None)
     dense_folder, ticket_folder = out / "dense", out / "bip-90"

@@ -24,9 +24,9 @@ def use_machine(threads: int | None) -> None:
     import torch
     from joblib import cpu_count
 
-    from biprune.checks import check_whole
-    from biprune.distributed import check_one_process
-    from biprune.heap import keep_freed_memory
+    from biprune.core.checks import check_whole
+    from biprune.training.distributed import check_one_process
+    from biprune.training.heap import keep_freed_memory
 
     check_one_process("biprune")
     if threads is None:

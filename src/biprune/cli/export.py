@@ -37,8 +37,8 @@ def export_command(
 
     Needs the extra: pip install 'biprune\\[onnx]'.
     """
-    from biprune.deploy.running.footprint import footprint
-    from biprune.deploy.running.runtime import OnnxModel, require_onnx
+    from biprune.runtime.footprint import footprint
+    from biprune.runtime.runtime import OnnxModel, require_onnx
 
     require_onnx()
     opened = open_ticket(ticket, model, model_option)

@@ -32,14 +32,14 @@ def inspect_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Show what a saved ticket, dense run or small model is, what it reached and what it cost."""
-    from biprune.deploy.files.artifact import (
+    from biprune.files.artifact import (
         check_fields,
         read_artifact,
         read_metadata,
         whole,
     )
-    from biprune.deploy.files.dense import DENSE_FIELDS
-    from biprune.ticket import saved_masks
+    from biprune.files.dense import DENSE_FIELDS
+    from biprune.pruning.ticket import saved_masks
 
     kind = read_metadata(folder)["format"].removeprefix("biprune ")
     metadata, tensors = read_artifact(folder, kind)
@@ -68,8 +68,8 @@ def inspect_command(
 
 
 def _show_small(metadata: Metadata, folder: Path, *, as_json: bool) -> None:
-    from biprune.deploy.files.artifact import whole
-    from biprune.deploy.files.small import TRAINED, saved_certificate
+    from biprune.files.artifact import whole
+    from biprune.files.small import TRAINED, saved_certificate
 
     certificate = saved_certificate(metadata, folder)
     if as_json:

@@ -62,7 +62,7 @@ def _shown(value: object) -> str:
 
 def _methods(sparsity: float) -> Entries:
     from biprune import METHODS
-    from biprune.selection import check_sparsity
+    from biprune.core.selection import check_sparsity
 
     check_sparsity(sparsity)
     return {
@@ -94,7 +94,7 @@ def _data() -> Entries:
 
 
 def _structures() -> Entries:
-    from biprune.structure import STRUCTURES, UNITS
+    from biprune.core.structure import STRUCTURES, UNITS
 
     scopes = {name: structure.scope for name, structure in STRUCTURES.items()}
     scopes |= {"group": "layer", "n:m": "m weights"}

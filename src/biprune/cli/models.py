@@ -62,7 +62,7 @@ def build_model(
 
 def _check_fits(name: str, model: nn.Module, data: Dataset) -> None:
     """Refuse a model that does not run on the data before it is trained."""
-    from biprune.request import example_of
+    from biprune.pruning.request import example_of
     from biprune.structured.outputs import check_runs
 
     inputs = example_of(data, model)
@@ -82,7 +82,7 @@ def own_model(
 
     The `options` go before what the folder remembers. None without a name.
     """
-    from biprune.deploy.files.artifact import read_metadata
+    from biprune.files.artifact import read_metadata
 
     if name is None:
         return None

@@ -9,7 +9,7 @@ from typing import Annotated, Literal, TypeVar
 
 import typer
 
-# As in biprune.schedule and biprune.structure, which import torch; a test compares them.
+# As in `training.schedule` and `core.structure`, which import torch; a test compares them.
 Shape = Literal["cosine", "step", "constant"]
 Scope = Literal["global", "layer"]
 Number = TypeVar("Number", int, float)

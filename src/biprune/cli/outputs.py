@@ -11,7 +11,7 @@ from pathlib import Path
 
 def output_folder(out: Path, *, force: bool) -> Path:
     """Create `out`, unless files cannot be written there or a finished result is in it."""
-    from biprune.files import writable_folder
+    from biprune.core.files import writable_folder
 
     refuse_finished(out, force=force)
     return writable_folder(out)
@@ -19,7 +19,7 @@ def output_folder(out: Path, *, force: bool) -> Path:
 
 def refuse_finished(folder: Path, *, force: bool) -> None:
     """Protect a finished result from being replaced without `--force`."""
-    from biprune.deploy.files.artifact import METADATA_FILE
+    from biprune.files.artifact import METADATA_FILE
 
     if (folder / METADATA_FILE).exists() and not force:
         raise ValueError(
@@ -35,8 +35,8 @@ def resumable(folder: Path, *, force: bool) -> Iterator[Path]:
     No other run can write into `folder` meanwhile. Ctrl-C leaves the checkpoints, and says how to
     go on.
     """
-    from biprune.claims import claimed
-    from biprune.deploy.files.artifact import UNFINISHED
+    from biprune.core.claims import claimed
+    from biprune.files.artifact import UNFINISHED
 
     checkpoints = folder / UNFINISHED
     with claimed(folder):

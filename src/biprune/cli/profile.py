@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from biprune import Ticket
-    from biprune.deploy.running.measured import Profile
+    from biprune.runtime.measured import Profile
 
 EXAMPLES = """\
 $ biprune profile runs/half
@@ -43,8 +43,8 @@ def profile_command(
     Parameters, multiply-accumulates of one sample, size of the file, and latency.
     """
     from biprune.cli.device import use_machine
-    from biprune.deploy.running.profile import profile
-    from biprune.deploy.running.variants import ticket_variants
+    from biprune.runtime.profile import profile
+    from biprune.runtime.variants import ticket_variants
 
     sizes = options.numbers("--batches", batches, int)
     if min(sizes) < 1:
@@ -68,7 +68,7 @@ def profile_command(
 
 def _small(ticket: Ticket, inputs: Tensor) -> tuple[nn.Module | None, list[str]]:
     """The ticket without what can be removed; None, with the reason, if that is nothing."""
-    from biprune.parameters import parameter_names
+    from biprune.core.parameters import parameter_names
 
     try:
         small = ticket.shrink(inputs)

@@ -105,10 +105,10 @@ def prune_command(
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
     from biprune.cli.device import check_device, use_machine
-    from biprune.deploy.files.artifact import check_fields, read_metadata
-    from biprune.deploy.files.dense import DENSE_FIELDS
-    from biprune.groups import Groups
-    from biprune.request import Request
+    from biprune.core.groups import Groups
+    from biprune.files.artifact import check_fields, read_metadata
+    from biprune.files.dense import DENSE_FIELDS
+    from biprune.pruning.request import Request
 
     kept = None if budget is None else _parsed_budget(budget)
     cut: Any = {"attention": attention, "streams": streams}

@@ -52,10 +52,10 @@ def reproduce_command(
         _print_list(as_json)
         return
     from biprune.cli.device import check_device, use_machine
-    from biprune.comparing import stored_records
     from biprune.experiments.presets import PRESETS, get_preset
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
+    from biprune.report.compare import stored_records
 
     if not names:
         raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")

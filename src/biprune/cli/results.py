@@ -55,7 +55,7 @@ def _shown(cell: Cell | None) -> str:
 
 def check_report(report: Path | None) -> None:
     """Refuse a page that cannot be written before the runs, not after them."""
-    from biprune.files import writable_folder
+    from biprune.core.files import writable_folder
     from biprune.report import require_charts
 
     if report is not None:

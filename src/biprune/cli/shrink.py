@@ -31,7 +31,7 @@ def shrink_command(
     function, and the certificate says how much that is.
     """
     from biprune import Certificate, save_small
-    from biprune.claims import claimed
+    from biprune.core.claims import claimed
 
     opened = open_ticket(ticket, model, model_option)
     if ticket.resolve() == out.resolve():

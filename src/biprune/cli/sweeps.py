@@ -15,7 +15,7 @@ from rich.table import Table
 from rich.text import Text
 
 from biprune.cli.results import accuracy_tables
-from biprune.files import printable
+from biprune.core.files import printable
 
 if TYPE_CHECKING:
     from biprune import Event

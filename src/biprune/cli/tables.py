@@ -9,8 +9,8 @@ from rich import box
 from rich.console import Console, RenderableType
 from rich.table import Table
 
-from biprune.files import printable
-from biprune.sealed import finite
+from biprune.core.files import printable
+from biprune.core.sealed import finite
 
 Cell = RenderableType
 

@@ -39,8 +39,8 @@ def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
     """Two samples of what the ticket's model takes, of `shape` if it is given."""
     import torch
 
-    from biprune.batches import device_of
     from biprune.structured.outputs import check_runs
+    from biprune.training.batches import device_of
 
     if shape is not None:
         inputs = torch.zeros(2, *_sizes(shape), device=device_of(ticket.model))

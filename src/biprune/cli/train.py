@@ -70,8 +70,8 @@ def train_command(
     from biprune import load_data, save_dense, train
     from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import build_model, check_model, model_argument
-    from biprune.deploy.files.artifact import read_metadata
-    from biprune.training import Recipe
+    from biprune.files.artifact import read_metadata
+    from biprune.training.train import Recipe
 
     recipe = Recipe(
         epochs,

@@ -10,7 +10,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from biprune.checks import check_whole
+from biprune.core.checks import check_whole
 from biprune.experiments.spec import RunSpec
 from biprune.methods import IMP, METHODS, Method, get_method
 

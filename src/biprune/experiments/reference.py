@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from biprune.selection import check_sparsity
+from biprune.core.selection import check_sparsity
 
 
 @dataclass(frozen=True)

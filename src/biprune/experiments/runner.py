@@ -13,17 +13,17 @@ from filelock import Timeout
 from torch import nn
 
 from biprune.data import Dataset, load_data
-from biprune.deploy.files.artifact import is_saved
-from biprune.deploy.files.dense import load_dense, save_dense
 from biprune.experiments.environment import environment, revision
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import TRAIN, RunSpec, at_stop
 from biprune.experiments.store import Store
-from biprune.loop import Event, Record
+from biprune.files.artifact import is_saved
+from biprune.files.dense import load_dense, save_dense
 from biprune.models import create_model
-from biprune.pruning import prune
-from biprune.ticket import Ticket
-from biprune.training import TrainResult, train
+from biprune.pruning.prune import prune
+from biprune.pruning.ticket import Ticket
+from biprune.training.loop import Event, Record
+from biprune.training.train import TrainResult, train
 
 
 @dataclass(frozen=True)

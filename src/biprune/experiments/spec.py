@@ -13,12 +13,12 @@ from typing import Any, Self
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
-from biprune.checks import check_whole
+from biprune.core.checks import check_whole
+from biprune.core.structure import Scope
 from biprune.data import data_entry, load_data
 from biprune.methods import METHODS, Method, get_method
-from biprune.request import Request
-from biprune.structure import Scope
-from biprune.training import Recipe, train
+from biprune.pruning.request import Request
+from biprune.training.train import Recipe, train
 
 TRAIN = "train"  # the method of a dense run
 DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")

@@ -11,11 +11,11 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
-from biprune.checkpoint import UNFIT
+from biprune.core.files import first_line, printable, writable_folder
+from biprune.core.sealed import read_document, write_document
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
-from biprune.files import first_line, printable, writable_folder
-from biprune.sealed import read_document, write_document
+from biprune.training.checkpoint import UNFIT
 
 logger = logging.getLogger(__name__)
 

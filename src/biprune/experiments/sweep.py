@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 
-from biprune.distributed import check_one_process
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.spec import TRAIN, RunSpec, covered_by
 from biprune.experiments.workers import run_in_workers
+from biprune.training.distributed import check_one_process
 
 
 def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:

@@ -15,7 +15,10 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from biprune.batches import (
+from biprune.core.structure import Structure
+from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
+from biprune.methods.gates import Gates, gated_parameters
+from biprune.training.batches import (
     Batch,
     count_batches,
     device_of,
@@ -24,11 +27,8 @@ from biprune.batches import (
     num_samples,
     to_device,
 )
-from biprune.loop import Cost, Setup, train_mode_
-from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
-from biprune.methods.gates import Gates, gated_parameters
-from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
-from biprune.structure import Structure
+from biprune.training.loop import Cost, Setup, train_mode_
+from biprune.training.seeding import DRAWS, derive_seed, forked_rng, seed_all
 
 
 @dataclass

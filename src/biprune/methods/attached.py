@@ -22,15 +22,15 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_part, check_positive, check_rate, check_whole
-from biprune.flat import is_dense, side_by_side, views_like
-from biprune.groups import Groups
-from biprune.loop import Record
-from biprune.masked import where_kept
-from biprune.masks import Masks
+from biprune.core.checks import check_part, check_positive, check_rate, check_whole
+from biprune.core.flat import is_dense, side_by_side, views_like
+from biprune.core.groups import Groups
+from biprune.core.masked import where_kept
+from biprune.core.masks import Masks
 from biprune.methods.base import Target, mask_record
-from biprune.schedule import draws_mask, end_of_ramp, gradual_sparsity
-from biprune.step_hooks import Stepped
+from biprune.training.loop import Record
+from biprune.training.schedule import draws_mask, end_of_ramp, gradual_sparsity
+from biprune.training.step_hooks import Stepped
 
 RECORDS = 100  # in the history of a run, about
 logger = logging.getLogger(__name__)

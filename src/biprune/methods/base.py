@@ -11,17 +11,17 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from biprune.checkpoint import State, load_tensors_
-from biprune.checks import check_whole
-from biprune.groups import Groups
-from biprune.loop import Cost, Record, Setup
-from biprune.masked import Rows
-from biprune.masks import Masks
-from biprune.parameters import Patterns, parameter_names, prunable
-from biprune.schedule import Shape
-from biprune.selection import Selector, check_reachable, check_sparsity, select_units
-from biprune.structure import Structure
-from biprune.training import Recipe, train_
+from biprune.core.checks import check_whole
+from biprune.core.groups import Groups
+from biprune.core.masked import Rows
+from biprune.core.masks import Masks
+from biprune.core.parameters import Patterns, parameter_names, prunable
+from biprune.core.selection import Selector, check_reachable, check_sparsity, select_units
+from biprune.core.structure import Structure
+from biprune.training.checkpoint import State, load_tensors_
+from biprune.training.loop import Cost, Record, Setup
+from biprune.training.schedule import Shape
+from biprune.training.train import Recipe, train_
 
 
 @dataclass(frozen=True)

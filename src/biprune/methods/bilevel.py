@@ -21,15 +21,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_choice
-from biprune.flat import side_by_side
-from biprune.groups import Groups
-from biprune.masks import Masks
+from biprune.core.checks import check_choice
+from biprune.core.flat import side_by_side
+from biprune.core.groups import Groups
+from biprune.core.masks import Masks
+from biprune.core.selection import check_sparsity
 from biprune.methods.base import Target
 from biprune.methods.level_settings import LevelSettings
 from biprune.methods.scores import initial_scores, make_score_optimizer
-from biprune.selection import check_sparsity
-from biprune.sgd import MaskedSGD, unscale_
+from biprune.training.sgd import MaskedSGD, unscale_
 
 
 class BiLevelOptimizer:

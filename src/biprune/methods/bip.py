@@ -40,9 +40,8 @@ from typing import Any, ClassVar, Literal, Self, get_args
 
 import torch
 
-from biprune.batches import Batch
-from biprune.checks import check_choice, check_part, check_positive, check_whole
-from biprune.loop import Backward, Record, Setup, fit
+from biprune.core.checks import check_choice, check_part, check_positive, check_whole
+from biprune.core.structure import Structure
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record, retrain_
 from biprune.methods.bilevel import BiLevelOptimizer
 from biprune.methods.level_batches import BatchScheme, level_batches
@@ -52,10 +51,18 @@ from biprune.methods.level_settings import (
     ScoreInit,
     ScoreOptimizer,
 )
-from biprune.schedule import LRSchedule, Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
-from biprune.sgd import set_lr
-from biprune.structure import Structure
-from biprune.training import Recipe
+from biprune.training.batches import Batch
+from biprune.training.loop import Backward, Record, Setup, fit
+from biprune.training.schedule import (
+    LRSchedule,
+    Moment,
+    Shape,
+    draws_mask,
+    end_of_ramp,
+    gradual_sparsity,
+)
+from biprune.training.sgd import set_lr
+from biprune.training.train import Recipe
 
 SparsitySchedule = Literal["direct", "cubic", "linear"]
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from biprune.loop import Cost, Setup
 from biprune.methods.base import Method, Outcome, Start, Target, magnitudes
+from biprune.training.loop import Cost, Setup
 
 
 @dataclass(frozen=True)

@@ -31,12 +31,12 @@ from typing import Any, ClassVar, Literal, get_args
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch, device_of
-from biprune.checks import check_choice, check_rate, check_whole
-from biprune.groups import Groups
-from biprune.loop import Backward, Cost, Record, Setup, fit
-from biprune.masked import apply_masks_
-from biprune.masks import Masks
+from biprune.core.checks import check_choice, check_rate, check_whole
+from biprune.core.groups import Groups
+from biprune.core.masked import apply_masks_
+from biprune.core.masks import Masks
+from biprune.core.parameters import norm_parameters
+from biprune.core.structure import Structure
 from biprune.methods.at_init import Scoring
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes
 from biprune.methods.gates import (
@@ -48,11 +48,11 @@ from biprune.methods.gates import (
     gated_parameters,
     rows,
 )
-from biprune.parameters import norm_parameters
-from biprune.schedule import Moment
-from biprune.seeding import DRAWS, derive_seed, forked_rng, seed_all
-from biprune.structure import Structure
-from biprune.training import PlainSGD
+from biprune.training.batches import Batch, device_of
+from biprune.training.loop import Backward, Cost, Record, Setup, fit
+from biprune.training.schedule import Moment
+from biprune.training.seeding import DRAWS, derive_seed, forked_rng, seed_all
+from biprune.training.train import PlainSGD
 
 Distance = Literal["iou", "hamming"]
 

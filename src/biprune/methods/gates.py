@@ -17,10 +17,10 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.evaluation import evaluation_mode
-from biprune.groups import Groups, Slice
-from biprune.parameters import unwrap
-from biprune.structure import Structure
+from biprune.core.groups import Groups, Slice
+from biprune.core.parameters import unwrap
+from biprune.core.structure import Structure
+from biprune.training.evaluation import evaluation_mode
 
 
 class Gate(NamedTuple):

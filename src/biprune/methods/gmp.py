@@ -20,9 +20,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
-from biprune.batches import Batch, take
-from biprune.checks import check_part, check_whole
-from biprune.loop import Backward, Record, Setup, fit
+from biprune.core.checks import check_part, check_whole
 from biprune.methods.base import (
     Outcome,
     Start,
@@ -31,8 +29,10 @@ from biprune.methods.base import (
     magnitudes,
     mask_record,
 )
-from biprune.schedule import Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
-from biprune.sgd import MaskedSGD, set_lr
+from biprune.training.batches import Batch, take
+from biprune.training.loop import Backward, Record, Setup, fit
+from biprune.training.schedule import Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
+from biprune.training.sgd import MaskedSGD, set_lr
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch
-from biprune.checks import check_positive, check_whole
+from biprune.core.checks import check_positive, check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import gate_scores, gated_list
 from biprune.methods.samples import class_balanced
+from biprune.training.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -27,12 +27,11 @@ from typing import Any, ClassVar, Literal
 import torch
 from torch import Tensor
 
-from biprune.batches import Batch, device_of, take
-from biprune.checks import check_rate
-from biprune.flat import side_by_side
-from biprune.loop import Backward, Record, Setup, fit
-from biprune.masked import Masked
-from biprune.masks import Masks
+from biprune.core.checks import check_rate
+from biprune.core.flat import side_by_side
+from biprune.core.masked import Masked
+from biprune.core.masks import Masks
+from biprune.core.parameters import norm_parameters
 from biprune.methods.base import (
     Outcome,
     Start,
@@ -42,9 +41,10 @@ from biprune.methods.base import (
     retrain_,
     scaled_to_bound,
 )
-from biprune.parameters import norm_parameters
-from biprune.schedule import Moment, Shape
-from biprune.sgd import make_sgd, set_lr
+from biprune.training.batches import Batch, device_of, take
+from biprune.training.loop import Backward, Record, Setup, fit
+from biprune.training.schedule import Moment, Shape
+from biprune.training.sgd import make_sgd, set_lr
 
 
 @dataclass(frozen=True)

@@ -22,11 +22,11 @@ from typing import ClassVar, Literal
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_whole
-from biprune.loop import Cost, Record, Setup
-from biprune.masks import Masks
+from biprune.core.checks import check_whole
+from biprune.core.masks import Masks
+from biprune.core.selection import check_sparsity
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
-from biprune.selection import check_sparsity
+from biprune.training.loop import Cost, Record, Setup
 
 
 @dataclass(frozen=True)

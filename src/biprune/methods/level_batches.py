@@ -7,7 +7,7 @@ from itertools import chain
 from math import gcd
 from typing import Literal
 
-from biprune.batches import Batch, take
+from biprune.training.batches import Batch, take
 
 BatchScheme = Literal["different", "reverse", "same"]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Literal, get_args
 
-from biprune.checks import check_choice, check_positive, check_rate
+from biprune.core.checks import check_choice, check_positive, check_rate
 
 ScoreInit = Literal["magnitude", "hydra", "random"]
 ImplicitMask = Literal["binary", "scores"]

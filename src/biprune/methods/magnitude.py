@@ -19,9 +19,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import ClassVar, Literal
 
-from biprune.loop import Setup
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
-from biprune.schedule import Shape
+from biprune.training.loop import Setup
+from biprune.training.schedule import Shape
 
 
 @dataclass(frozen=True)

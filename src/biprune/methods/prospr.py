@@ -27,12 +27,12 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from biprune.batches import Batch
-from biprune.checks import check_rate, check_whole
+from biprune.core.checks import check_rate, check_whole
+from biprune.core.structure import Structure
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import Gates, gate_scores
-from biprune.structure import Structure
+from biprune.training.batches import Batch
 
 
 @dataclass(frozen=True)

@@ -15,13 +15,13 @@ from typing import Any, ClassVar
 import torch
 from torch import Tensor
 
-from biprune.batches import device_of
-from biprune.loop import Setup
-from biprune.masks import Masks
+from biprune.core.masks import Masks
+from biprune.core.selection import is_budgeted, num_kept
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Outcome, Start, Target
-from biprune.seeding import drawing_generator
-from biprune.selection import is_budgeted, num_kept
+from biprune.training.batches import device_of
+from biprune.training.loop import Setup
+from biprune.training.seeding import drawing_generator
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from itertools import islice
 import torch
 from torch import Tensor
 
-from biprune.batches import Batch, count_batches
 from biprune.methods.at_init import Scoring
+from biprune.training.batches import Batch, count_batches
 
 
 def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:

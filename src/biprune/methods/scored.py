@@ -24,10 +24,10 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from biprune.flat import side_by_side
-from biprune.masked import where_kept
+from biprune.core.flat import side_by_side
+from biprune.core.masked import where_kept
 from biprune.methods.attached import GMP, Rule, Values
-from biprune.step_hooks import Stepped
+from biprune.training.step_hooks import Stepped
 
 MEMORY = 0.99  # of the running mean, when it has seen enough
 SPARSE_GRADIENT = (

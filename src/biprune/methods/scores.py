@@ -9,8 +9,8 @@ from torch import Tensor, nn
 
 from biprune.methods.base import fan_in_bound, magnitudes, scaled_to_bound
 from biprune.methods.level_settings import LevelSettings, ScoreInit
-from biprune.seeding import drawing_generator
-from biprune.sgd import make_sgd
+from biprune.training.seeding import drawing_generator
+from biprune.training.sgd import make_sgd
 
 
 @torch.no_grad()

@@ -21,7 +21,7 @@ from typing import ClassVar
 
 from torch import Tensor
 
-from biprune.checks import check_whole
+from biprune.core.checks import check_whole
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.methods.gates import gate_scores, gated_list

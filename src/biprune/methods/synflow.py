@@ -22,12 +22,12 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-from biprune.batches import Batch, logits_of
-from biprune.checkpoint import only_tensors
-from biprune.checks import check_whole
-from biprune.masked import apply_masks_
+from biprune.core.checks import check_whole
+from biprune.core.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
+from biprune.training.batches import Batch, logits_of
+from biprune.training.checkpoint import only_tensors
 
 
 @dataclass(frozen=True)

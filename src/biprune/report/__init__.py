@@ -8,9 +8,9 @@ from __future__ import annotations
 from collections.abc import Iterable
 from pathlib import Path
 
+from biprune.core.files import write_text
 from biprune.experiments.record import RunRecord
 from biprune.experiments.reference import ReferencePoint
-from biprune.files import write_text
 from biprune.report.comparison import Cell, Comparison, Hole
 from biprune.report.spreadsheet import csv_table
 from biprune.report.summary import summarise

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import altair as alt
 
-from biprune.files import replaced
+from biprune.core.files import replaced
 from biprune.report.accuracy_charts import accuracy_by_cost, accuracy_by_sparsity, sparsest_tickets
 from biprune.report.comparison import Comparison
 from biprune.report.history_charts import by_epoch, layers_by_epoch, layers_by_method, moving_cell

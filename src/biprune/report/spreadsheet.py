@@ -7,7 +7,7 @@ import io
 from collections.abc import Iterable
 from typing import Any
 
-from biprune.files import printable
+from biprune.core.files import printable
 from biprune.report.comparison import Cell, Comparison, Hole
 
 COLUMNS: tuple[str, ...] = (

@@ -8,6 +8,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 
+from biprune.core.structure import UNITS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.reference import ReferencePoint
 from biprune.experiments.spec import RunSpec
@@ -15,7 +16,6 @@ from biprune.methods import METHODS
 from biprune.report.comparison import Cell, Comparison, Hole, sample_of
 from biprune.report.labels import COMPARED, method_labels, natural_order, setting_titles
 from biprune.report.statistics import Sample, judge
-from biprune.structure import UNITS
 
 NO_RECORD = "no record"
 _METHODS = list(METHODS)

@@ -11,10 +11,8 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
-from biprune.checkpoint import digest, only_tensors
-from biprune.files import first_line, printable
+from biprune.core.files import first_line, printable
 from biprune.plain import from_plain
-from biprune.seeding import derive_seed
 from biprune.structured.calls import ByPosition
 from biprune.structured.form import GraphForm
 from biprune.structured.outputs import (
@@ -24,6 +22,8 @@ from biprune.structured.outputs import (
     outputs,
 )
 from biprune.structured.precision import raised
+from biprune.training.checkpoint import digest, only_tensors
+from biprune.training.seeding import derive_seed
 
 # In parts of the largest output. The two models add up the same numbers, but for zeros, in another
 # order. A number of float64 is rounded at 1e-16 of itself; sums of thousands of terms through a

@@ -15,8 +15,8 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.groups import Group
-from biprune.parameters import own_name, unwrap
+from biprune.core.groups import Group
+from biprune.core.parameters import own_name, unwrap
 from biprune.structured.labels import Labels
 from biprune.structured.removing import Keep, kept_indices
 from biprune.structured.runs import box

@@ -6,9 +6,8 @@ from collections.abc import Sequence
 
 from torch import nn
 
-from biprune.evaluation import evaluation_mode
-from biprune.groups import Group
-from biprune.parameters import parameter_names, unwrap
+from biprune.core.groups import Group
+from biprune.core.parameters import parameter_names, unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.graph import NoBoxError
 from biprune.structured.grouping import Coupling, coupling
@@ -18,6 +17,7 @@ from biprune.structured.removing import tensors_of
 from biprune.structured.trace import Traced, trace
 from biprune.structured.trial import Trial
 from biprune.structured.walk import Walk, walked
+from biprune.training.evaluation import evaluation_mode
 
 MOST_ROUNDS = 8
 

@@ -11,7 +11,7 @@ from collections.abc import Collection, Mapping
 
 from torch import fx
 
-from biprune.groups import Role
+from biprune.core.groups import Role
 from biprune.structured.labels import Key, Labels
 from biprune.structured.trace import op_name
 

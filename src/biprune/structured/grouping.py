@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from biprune.groups import Group, Role, Slice
-from biprune.parameters import parameter_names
+from biprune.core.groups import Group, Role, Slice
+from biprune.core.parameters import parameter_names
 from biprune.structured.gates import Gates
 from biprune.structured.labels import NOT_KNOWN, Key, Labels
 from biprune.structured.titles import Titles

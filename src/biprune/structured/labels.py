@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 
 from torch import Tensor, fx
 
-from biprune.groups import Role
+from biprune.core.groups import Role
 from biprune.structured.atoms import Atoms, Carried, Plane, distinct, varies
 from biprune.structured.inputs import Attention
 from biprune.structured.trace import Traced

@@ -17,11 +17,11 @@ from torch.func import functional_call
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop
 
-from biprune.evaluation import evaluation_mode
-from biprune.parameters import parameter_names, unwrap
-from biprune.seeding import forked_rng
+from biprune.core.parameters import parameter_names, unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.inputs import Inputs
+from biprune.training.evaluation import evaluation_mode
+from biprune.training.seeding import forked_rng
 
 
 def count_macs(model: nn.Module, example_input: Inputs) -> dict[str, int]:

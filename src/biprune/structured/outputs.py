@@ -9,11 +9,11 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from biprune.evaluation import evaluation_mode
-from biprune.files import first_line
-from biprune.seeding import forked_rng
+from biprune.core.files import first_line
 from biprune.structured.calls import output_tensors
 from biprune.structured.inputs import Draw, random_inputs
+from biprune.training.evaluation import evaluation_mode
+from biprune.training.seeding import forked_rng
 
 PASS_ANOTHER = (
     "Pass an `example_input` that it runs on, with samples along the first dimension: a batch, or "

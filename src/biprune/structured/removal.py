@@ -15,11 +15,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.groups import Group, Slice
-from biprune.parameters import parameter_names
-from biprune.seeding import forked_rng
+from biprune.core.groups import Group, Slice
+from biprune.core.parameters import parameter_names
 from biprune.structured.dependence import Dependence
 from biprune.structured.removing import zero_
+from biprune.training.seeding import forked_rng
 
 Read = dict[str, Tensor]
 

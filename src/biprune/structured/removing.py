@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from biprune.groups import Group
-from biprune.parameters import own_name, parameter_names, unwrap
+from biprune.core.groups import Group
+from biprune.core.parameters import own_name, parameter_names, unwrap
 from biprune.structured.labels import Labels
 
 Keep = Mapping[str, Tensor]  # which units stay, by group

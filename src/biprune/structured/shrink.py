@@ -11,11 +11,10 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
-from biprune.checks import check_positive
-from biprune.copying import copied
-from biprune.groups import Group
-from biprune.layout import is_channels_last, lay_out_
-from biprune.parameters import parameter_names, unwrap
+from biprune.core.checks import check_positive
+from biprune.core.groups import Group
+from biprune.core.layout import is_channels_last, lay_out_
+from biprune.core.parameters import parameter_names, unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.certificate import (
     TOLERANCES,
@@ -38,6 +37,7 @@ from biprune.structured.outputs import check_runs
 from biprune.structured.removal import units_to_keep
 from biprune.structured.removing import Keep, gone_atoms, kept_indices, tensors_of
 from biprune.structured.trace import trace
+from biprune.training.copying import copied
 
 READ_ELSEWHERE = (
     "what its units give is read by more than layers, so that only units of zeros alone can go"

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 from torch import nn
 
-from biprune.groups import GROUP, Group, Groups, Measure
-from biprune.parameters import Patterns, matching, parameter_names
-from biprune.structure import Scope
+from biprune.core.groups import GROUP, Group, Groups, Measure
+from biprune.core.parameters import Patterns, matching, parameter_names
+from biprune.core.structure import Scope
 from biprune.structured.find import found_in
 from biprune.structured.grouping import Coupling
 from biprune.structured.inputs import Attention, Inputs

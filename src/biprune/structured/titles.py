@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from biprune.groups import Slice
+from biprune.core.groups import Slice
 from biprune.structured.labels import Labels
 
 

@@ -24,14 +24,14 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from biprune.evaluation import evaluation_mode
-from biprune.files import first_line
-from biprune.parameters import own_name, unwrap
-from biprune.seeding import forked_rng
+from biprune.core.files import first_line
+from biprune.core.parameters import own_name, unwrap
 from biprune.structured.calls import ByPosition, by_position, template
 from biprune.structured.functional import drop_checks, functional, inline, writes_into_views
 from biprune.structured.inputs import Inputs
 from biprune.structured.macs import slow_attention
+from biprune.training.evaluation import evaluation_mode
+from biprune.training.seeding import forked_rng
 
 Shape = tuple[int, ...]
 

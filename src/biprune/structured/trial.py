@@ -12,11 +12,9 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
-from biprune.copying import copied
-from biprune.files import first_line
-from biprune.groups import Group
-from biprune.parameters import unwrap
-from biprune.seeding import derive_seed
+from biprune.core.files import first_line
+from biprune.core.groups import Group
+from biprune.core.parameters import unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.graph import without_units
 from biprune.structured.inputs import Inputs
@@ -25,6 +23,8 @@ from biprune.structured.outputs import difference, inputs_to_compare, outputs
 from biprune.structured.precision import raised
 from biprune.structured.random_weights import randomize_
 from biprune.structured.removing import gone_atoms, tensors_of, zero_
+from biprune.training.copying import copied
+from biprune.training.seeding import derive_seed
 
 SAMPLES = 2
 SHARES = (0.0, 0.5)  # of the units, but at least one

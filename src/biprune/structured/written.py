@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
-from biprune.files import first_line
+from biprune.core.files import first_line
 from biprune.structured.bounded import ON_SIZES, run_on_shapes
 from biprune.structured.form import GraphForm, put
 from biprune.structured.rules import is_known

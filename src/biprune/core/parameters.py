@@ -1,0 +1,229 @@
+"""The tensors of a model by the names that the user knows, and which of them hold units."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from fnmatch import fnmatchcase
+from types import MappingProxyType
+
+from torch import nn
+from torch.nn.modules.batchnorm import _NormBase
+from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
+from torch.optim.swa_utils import AveragedModel
+
+from biprune.core.structure import Blocks, Structure
+
+Patterns = str | Sequence[str] | None
+
+_NORMS = (_NormBase, nn.LayerNorm, nn.GroupNorm, nn.RMSNorm)
+_EMBEDDINGS = (nn.Embedding, nn.EmbeddingBag)
+_ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_proj_weight")
+
+
+def unwrap(model: nn.Module) -> nn.Module:
+    """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
+    wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
+    while True:
+        if isinstance(model, wrappers):
+            model = model.module
+        elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
+            model = inner
+        else:
+            return model
+
+
+def own_name(name: str) -> str:
+    """The name that the user knows, whatever parts of the model are compiled.
+
+    >>> own_name("body._orig_mod.0.weight")
+    'body.0.weight'
+    """
+    return name.replace("_orig_mod.", "")
+
+
+def parameter_names(model: nn.Module) -> dict[str, nn.Parameter]:
+    """Every parameter once, by the name the user knows: tied tensors go by their first name."""
+    named = unwrap(model).named_parameters()
+    return {own_name(name): parameter for name, parameter in named}
+
+
+def prunable(
+    model: nn.Module,
+    structure: Structure,
+    *,
+    include: Patterns = None,
+    exclude: Patterns = None,
+    found: Mapping[str, Sequence[int]] = MappingProxyType({}),
+) -> dict[str, nn.Parameter]:
+    """The tensors whose units may be pruned, in `named_parameters` order.
+
+    By default these are, if they are trainable:
+
+    - `weight`: weights of convolutions, linear layers and attention, and those `found` to be
+      weights by a run of the model (see `uses`);
+    - `filter`: weights of convolutions;
+    - `channel`: the same without the first convolution, whose input is the data, and without
+      grouped ones, whose slices are no input channels;
+    - `n:m`: as `weight`, where they divide into blocks.
+
+    Norms, biases, frozen and complex tensors never are.
+    `include` replaces that default by the names that match one of its shell-style patterns,
+    embeddings among them; `exclude` takes away.
+    """
+    model = unwrap(model)
+    _refuse_parametrized(model, structure, include, exclude)
+    candidates = _default_candidates(model, structure)
+    parameters = parameter_names(model)
+    if structure.dim is None:
+        candidates |= {id(parameters[name]) for name in found}
+    if include is not None:
+        if structure.dim is None:
+            candidates = {id(p) for p in parameters.values() if p.ndim >= 2}
+            candidates -= {id(p) for p in norm_parameters(model)}
+        candidates &= matching(model, include, "include")
+    if exclude is not None:
+        candidates -= matching(model, exclude, "exclude")
+
+    chosen = {n: p for n, p in parameters.items() if id(p) in candidates and _can_be_scored(p)}
+    if isinstance(structure, Blocks):
+        reasons = {n: not_in_blocks(model, p, structure, found.get(n)) for n, p in chosen.items()}
+        chosen = {name: p for name, p in chosen.items() if reasons[name] is None}
+        if reasons and not chosen:
+            listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
+            raise ValueError(f"The model has nothing to prune by {structure.name} ({listed}).")
+    if not chosen:
+        hint = _hint(model, structure, include)
+        raise ValueError(
+            f"The model has nothing to prune by {structure.name}: no trainable "
+            f"{'weight of a convolution' if structure.dim is not None else 'weight'} is left after "
+            f"`include` (={include!r}) and `exclude` (={exclude!r}).{hint}"
+        )
+    return chosen
+
+
+def _hint(model: nn.Module, structure: Structure, include: Patterns) -> str:
+    """What is pruned by name alone: the default is convolutions, linear layers and attention."""
+    if structure.dim is not None or include is not None:
+        return ""
+    others = [
+        name for name, p in parameter_names(model).items() if _can_be_scored(p) and p.ndim > 1
+    ]
+    named = f", such as include={others[0]!r}" if others else ""
+    return (
+        f" Embeddings, recurrent layers and modules of your own are pruned if named{named}; "
+        'include="*" names everything.'
+    )
+
+
+def unexplained(model: nn.Module, structure: Structure) -> list[str]:
+    """Parameters that could be weights and belong to no layer of a known class."""
+    model = unwrap(model)
+    known = _default_candidates(model, structure) | {id(p) for p in norm_parameters(model)}
+    known |= {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
+    named = parameter_names(model).items()
+    return [n for n, p in named if _can_be_scored(p) and p.ndim > 1 and id(p) not in known]
+
+
+def _can_be_scored(parameter: nn.Parameter) -> bool:
+    return parameter.requires_grad and parameter.is_floating_point()
+
+
+def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
+    """Ids of the tensors a structure covers by default; a tensor tied to an embedding is one."""
+    convs = [m for m in model.modules() if isinstance(m, _ConvNd)]
+    if structure.dim is not None:
+        convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
+        if structure.name == "channel":
+            convs = [m for m in convs[1:] if m.groups == 1]
+        return {id(m.weight) for m in convs}
+    ids = {id(m.weight) for m in convs}
+    ids |= {id(m.weight) for m in model.modules() if isinstance(m, (nn.Linear, nn.Bilinear))}
+    for module in model.modules():
+        if isinstance(module, nn.MultiheadAttention):
+            ids |= {id(getattr(module, name)) for name in _ATTENTION_WEIGHTS}
+    embeddings = (m for m in model.modules() if isinstance(m, _EMBEDDINGS))
+    return ids - {id(m.weight) for m in embeddings}
+
+
+def not_in_blocks(
+    model: nn.Module,
+    weight: nn.Parameter,
+    structure: Blocks,
+    outputs: Sequence[int] | None = None,
+) -> str | None:
+    """Why a weight has no blocks along its inputs, dimension 1; None if it has.
+
+    `outputs` are its output dimensions, if they are known from a run.
+    """
+    if outputs is not None and 1 in outputs:
+        return "its inputs are not its second dimension"
+    transposed = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
+    if any(module.weight is weight for module in transposed):
+        return "it is a transposed convolution"
+    if weight.shape[1] % structure.size:
+        return f"its {weight.shape[1]} inputs do not divide by {structure.size}"
+    return None
+
+
+def num_weights(model: nn.Module) -> int:
+    """How many numbers the model's parameters hold; tied ones count once."""
+    return sum(p.numel() for p in parameter_names(model).values() if p.is_floating_point())
+
+
+def transposed_groups(model: nn.Module) -> dict[str, int]:
+    """The number of groups of each transposed convolution, by the name of its weight."""
+    convs = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
+    groups = {id(conv._parameters.get("weight")): conv.groups for conv in convs}
+    return {name: groups[id(p)] for name, p in parameter_names(model).items() if id(p) in groups}
+
+
+def norm_parameters(model: nn.Module) -> list[nn.Parameter]:
+    """The trainable weights and biases of norms."""
+    norms = (m for m in unwrap(model).modules() if isinstance(m, _NORMS))
+    return [p for norm in norms for p in norm.parameters() if p.requires_grad]
+
+
+def _as_list(patterns: Patterns) -> list[str]:
+    return [patterns] if isinstance(patterns, str) else list(patterns or ())
+
+
+def _matches(name: str, pattern: str) -> bool:
+    """Whether a pattern covers a name; both `layer1.*` and `layer1` cover the whole of layer1."""
+    return fnmatchcase(name, pattern) or fnmatchcase(name, f"{pattern}.*")
+
+
+def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
+    """Ids of the parameters one of whose names matches a pattern; each must match something."""
+    every = unwrap(model).named_parameters(remove_duplicate=False)
+    named = [(own_name(name), parameter) for name, parameter in every]
+    matched: set[int] = set()
+    for pattern in _as_list(patterns):
+        hits = {id(parameter) for name, parameter in named if _matches(name, pattern)}
+        if not hits:
+            raise ValueError(
+                f"`{argument}` has the pattern {pattern!r}, which matches no parameter. "
+                f"Names look like {', '.join(name for name, _ in named[:3])}."
+            )
+        matched |= hits
+    return matched
+
+
+def _refuse_parametrized(
+    model: nn.Module, structure: Structure, include: Patterns, exclude: Patterns
+) -> None:
+    """A weight that is computed from other tensors cannot hold z: name it and say what to do."""
+    weight_of: dict[type[nn.Module], str] = {_ConvNd: "weight"}
+    if structure.dim is None:
+        weight_of |= {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}
+    for name, module in model.named_modules():
+        weight = next((w for kind, w in weight_of.items() if isinstance(module, kind)), None)
+        if weight is None or weight in module._parameters:
+            continue
+        weight = f"{name}.{weight}" if name else weight
+        is_meant = include is None or any(_matches(weight, p) for p in _as_list(include))
+        if is_meant and not any(_matches(weight, p) for p in _as_list(exclude)):
+            raise ValueError(
+                f"{weight!r} is already parametrized or pruned by another tool. "
+                "Remove that first (torch.nn.utils.parametrize.remove_parametrizations, or "
+                "torch.nn.utils.prune.remove), or leave the layer out with `exclude`."
+            )

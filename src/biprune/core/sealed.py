@@ -1,0 +1,91 @@
+"""Content that carries its own hash: one changed bit is found before anything is made of it.
+
+A hash cannot tell who wrote a file. Readers still take what they read for a stranger's.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from biprune.core.files import Content, printable, read_file, write_bytes
+
+DOCUMENT = b'{\n "seal": "%s",\n'  # how JSON begins: the hash is of every byte that follows
+LARGEST = 1 << 28  # bytes of JSON
+DEEPEST = 32  # lists and objects within one another
+
+_NUMBERS = {"NaN": math.nan, "Infinity": math.inf, "-Infinity": -math.inf}  # JSON lacks them
+
+
+def seal(head: bytes, content: Content) -> bytes:
+    """The `head` of a file that holds `content`, with the hash in place of %s."""
+    return head % hashlib.sha256(content).hexdigest().encode()
+
+
+def unseal(head: bytes, data: bytes, path: Path | str) -> memoryview:
+    """What follows the head of a file's `data`, if it is what was sealed."""
+    start, rest = head.partition(b"%s")[0], memoryview(data)[len(head) - 2 + 64 :]
+    if not data.startswith(start):
+        raise ValueError(
+            f"{str(path)!r} is damaged, or was not written by this version of biprune: it does not "
+            "begin with a hash of its contents."
+        )
+    if not data.startswith(seal(head, rest)):
+        raise ValueError(f"{str(path)!r} is damaged: its contents do not match the hash in it.")
+    return rest
+
+
+def write_document(path: Path | str, content: Mapping[str, Any]) -> None:
+    """Write `content` as JSON with a seal; numbers that JSON lacks are written as words."""
+    text = json.dumps(finite(content), indent=1, allow_nan=False) + "\n"
+    rest = text.removeprefix("{\n").encode()
+    write_bytes(path, seal(DOCUMENT, rest), rest)
+
+
+def read_document(path: Path | str) -> dict[str, Any]:
+    """The content that `write_document` wrote, or a ValueError that names the file."""
+    rest = unseal(DOCUMENT, read_file(path, at_most=LARGEST), path)
+    try:
+        content = json.loads(b"{" + rest)
+    except (ValueError, RecursionError) as error:
+        reason = "nested too deep" if isinstance(error, RecursionError) else printable(str(error))
+        raise ValueError(f"{str(path)!r} cannot be read as JSON: {reason}.") from None
+    if not _is_shallow(content):
+        raise ValueError(f"{str(path)!r} cannot be read as JSON: nested too deep.")
+    return _numbers(content)
+
+
+def finite(content: Any) -> Any:
+    """`content` for JSON, which has no numbers that are not finite: they become words."""
+    if isinstance(content, float) and not math.isfinite(content):
+        return "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"
+    if isinstance(content, Mapping):
+        return {key: finite(part) for key, part in content.items()}
+    if isinstance(content, (list, tuple)):
+        return [finite(part) for part in content]
+    return content
+
+
+def _numbers(content: Any) -> Any:
+    """The words of `finite` as numbers again."""
+    if isinstance(content, str):
+        return _NUMBERS.get(content, content)
+    if isinstance(content, dict):
+        return {key: _numbers(part) for key, part in content.items()}
+    if isinstance(content, list):
+        return [_numbers(part) for part in content]
+    return content
+
+
+def _is_shallow(content: Any) -> bool:
+    level = [content]
+    for _ in range(DEEPEST):
+        parts = (each.values() if isinstance(each, dict) else each for each in level)
+        level = [part for inner in parts for part in inner if isinstance(part, (dict, list))]
+        if not level:
+            return True
+    return False

@@ -1,1 +1,0 @@
-"""What becomes of a pruned model: smaller, on disk, measured, shipped."""

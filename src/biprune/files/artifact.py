@@ -1,0 +1,185 @@
+"""A folder with JSON and safetensors: written in whole, read in whole or not at all, no pickle.
+
+The JSON carries a hash of itself and that of the tensors, so a damaged file is refused before
+anything is built from it. The tensors' file is named by its hash: a new one lies beside the old
+until the JSON is swapped, which is the one moment at which a result is replaced.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import reprlib
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+from safetensors import SafetensorError
+from safetensors.torch import load as load_tensors
+from safetensors.torch import save as save_tensors
+from torch import Tensor
+
+from biprune.core.claims import claimed
+from biprune.core.files import first_line, read_file, write_bytes
+from biprune.core.sealed import read_document, write_document
+from biprune.plain import from_plain
+from biprune.training.checkpoint import UNFIT
+from biprune.training.loop import Cost
+
+VERSION = 4
+_FORMATS = ["biprune dense", "biprune ticket", "biprune small"]
+METADATA_FILE = "biprune.json"
+UNFINISHED = "biprune-unfinished"  # a name that no folder of the user's own has: it is deleted
+_TENSORS_FILE = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")  # nor a file: they are, too
+
+_AGAIN = "Copy the folder again, or save it anew."
+
+
+def write_artifact(
+    folder: Path | str, kind: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
+) -> Path:
+    """Write `tensors` and `metadata` in place of what the folder holds."""
+    folder = Path(folder)
+    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    data = save_tensors(owned)  # safetensors' own `save_file` lets nobody else read the file
+    hashed = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
+    content = {"format": f"biprune {kind}", "version": VERSION, "tensors": hashed, **metadata}
+    with claimed(folder):
+        try:
+            write_bytes(tensors_path(folder, content), data)
+            write_document(folder / METADATA_FILE, content)
+        finally:
+            _sweep(folder)
+    return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove tensors that belong to no result: it was replaced, or the disk was full."""
+    try:
+        named = tensors_path(folder, read_document(folder / METADATA_FILE))
+    except FileNotFoundError:
+        named = None
+    except UNFIT:  # whose they are cannot be told
+        return
+    for path in folder.iterdir():
+        if _TENSORS_FILE.fullmatch(path.name) and path != named:
+            with suppress(OSError):  # what is left is in nobody's way
+                path.unlink()
+
+
+def tensors_path(folder: Path | str, metadata: Mapping[str, Any]) -> Path:
+    """Where the tensors that belong to `metadata` lie."""
+    return Path(folder) / f"tensors-{metadata['tensors']['sha256'][:16]}.safetensors"
+
+
+def is_saved(folder: Path | str) -> bool:
+    """Whether something was saved in `folder`, to its end."""
+    return (Path(folder) / METADATA_FILE).exists()
+
+
+def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
+    """Metadata and tensors, or a ValueError that says what is wrong with the folder.
+
+    Where another run replaces them meanwhile, both are the older ones or both the new ones.
+    """
+    metadata = read_metadata(folder, kind)
+    hashed = metadata["tensors"]
+    path = tensors_path(folder, metadata)
+    try:
+        data = read_file(path, at_most=hashed["bytes"])
+    except FileNotFoundError:
+        if read_metadata(folder, kind) != metadata:  # which went with their tensors
+            return read_artifact(folder, kind)
+        raise ValueError(f"Cannot read {str(path)!r}: it is missing. {_AGAIN}") from None
+    if hashlib.sha256(data).hexdigest() != hashed["sha256"]:
+        raise ValueError(
+            f"{str(path)!r} is damaged: its contents do not match the hash in {METADATA_FILE}. "
+            f"{_AGAIN}"
+        )
+    try:
+        return metadata, load_tensors(data)
+    except (SafetensorError, KeyError, ValueError) as error:  # of a stranger: the hash is right
+        reason = first_line(error).removesuffix(".")
+        raise ValueError(f"{str(path)!r} is no safetensors file: {reason}.") from None
+
+
+def read_metadata(folder: Path | str, kind: str | None = None) -> dict[str, Any]:
+    """The JSON of a folder written by `write_artifact`, of this kind or of any."""
+    path = Path(folder) / METADATA_FILE
+    try:
+        metadata = read_document(path)
+    except (FileNotFoundError, NotADirectoryError):
+        if (Path(folder) / UNFINISHED).exists():
+            raise ValueError(
+                f"{str(folder)!r} holds an unfinished run. Repeat the command that began it, which "
+                "goes on where it was."
+            ) from None
+        raise ValueError(
+            f"{str(folder)!r} holds nothing saved by biprune: there is no {METADATA_FILE} in it."
+        ) from None
+    if metadata.get("format") not in _FORMATS:
+        raise ValueError(f"{str(path)!r} was not written by biprune.")
+    if metadata.get("version") != VERSION:
+        raise ValueError(
+            f"{str(path)!r} has version {metadata.get('version')!r}; this biprune reads version "
+            f"{VERSION}. Install the version that wrote it."
+        )
+    if kind is not None and metadata["format"] != f"biprune {kind}":
+        raise ValueError(f"{str(folder)!r} holds a {metadata['format']}, not a biprune {kind}.")
+    check_fields(metadata, folder, tensors=dict)
+    check_fields(metadata["tensors"], folder, sha256=str, bytes=int)
+    if not _TENSORS_FILE.fullmatch(tensors_path(folder, metadata).name):
+        raise ValueError(f"{str(folder)!r} is damaged: {METADATA_FILE} names no tensors.")
+    return metadata
+
+
+def check_fields(metadata: Mapping[str, Any], folder: Path | str, **types: Any) -> None:
+    """Refuse metadata that lacks a field, or has one of another type."""
+    for name, allowed in types.items():
+        if name not in metadata:
+            raise ValueError(f"{str(folder)!r} is incomplete: {name!r} is not in {METADATA_FILE}.")
+        if not isinstance(metadata[name], allowed):
+            raise ValueError(
+                f"{str(folder)!r} is damaged: {name!r} in {METADATA_FILE} is "
+                f"{reprlib.repr(metadata[name])}."
+            )
+
+
+@contextmanager
+def whole(folder: Path | str) -> Iterator[None]:
+    """Make one sentence of what goes wrong while parts of a folder are put together."""
+    try:
+        yield
+    except UNFIT as error:
+        reason = first_line(error).removesuffix(".")
+        if not isinstance(error, ValueError):
+            reason = f"{METADATA_FILE} is not whole ({type(error).__name__}: {reason})"
+        raise ValueError(f"{str(folder)!r} is damaged: {reason}.") from None
+
+
+def saved_cost(metadata: Mapping[str, Any], folder: Path | str) -> Cost:
+    """The cost that metadata carries."""
+    return saved_as(Cost, "cost", metadata, folder)
+
+
+def saved_as(kind: Any, name: str, metadata: Mapping[str, Any], folder: Path | str) -> Any:
+    """A field of metadata as what it was before it was saved; see `from_plain`."""
+    try:
+        return from_plain(kind, metadata[name])
+    except ValueError as error:
+        raise ValueError(
+            f"{str(folder)!r} is damaged: {name!r} in {METADATA_FILE} is not whole "
+            f"({first_line(error)})."
+        ) from None
+
+
+def prefixed(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Put tensors into a namespace of the file."""
+    return {f"{prefix}/{name}": tensor for name, tensor in tensors.items()}
+
+
+def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Take the tensors of a namespace out of a file's."""
+    start = f"{prefix}/"
+    return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}

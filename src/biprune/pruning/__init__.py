@@ -1,0 +1,1 @@
+"""The front: from what a user asks for to a ticket, in our loop or in theirs."""

@@ -1,0 +1,258 @@
+"""From what a user asks for to a target: how much, in which units, of which tensors."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, NamedTuple, get_args
+
+import torch
+from torch import Tensor, nn
+
+from biprune.core.checks import check_whole
+from biprune.core.groups import Measure
+from biprune.core.parameters import Patterns, not_in_blocks, num_weights, prunable, unexplained
+from biprune.core.selection import check_sparsity
+from biprune.core.structure import Blocks, Scope, Structure, check_structure, get_structure
+from biprune.core.uses import product_weights
+from biprune.data import Dataset
+from biprune.methods.base import Target
+from biprune.structured.inputs import Attention, Inputs
+from biprune.training.batches import Batch, device_of, to_device
+from biprune.training.evaluation import evaluation_mode
+from biprune.training.loop import Setup
+from biprune.training.seeding import forked_rng
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Request:
+    """What `prune` was asked for. Either `sparsity`, the removed fraction of units, or `budget`.
+
+    `budget` is {"macs": f} or {"params": f}, the fraction that may be kept, for structure "group";
+    `round_to` keeps the counts of its units at multiples, `attention` says what a unit of attention
+    is, and `streams` offers residual streams. n:m says itself how much is removed.
+    """
+
+    sparsity: float | None
+    structure: str = "weight"
+    scope: Scope | None = None
+    budget: Mapping[str, float] | None = None
+    round_to: int = 1
+    include: Patterns = None
+    exclude: Patterns = None
+    allow_empty: bool = False
+    attention: Attention = "heads"
+    streams: bool = False
+
+    def __post_init__(self) -> None:
+        check_whole("round_to", self.round_to, at_least=1)
+        check_structure(self.structure, self.scope)
+        if self.structure == "group" and self.allow_empty:
+            raise ValueError(
+                "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
+                "built."
+            )
+        if self.attention not in get_args(Attention):
+            raise ValueError(f"`attention` must be 'heads' or 'width', got {self.attention!r}.")
+        if self.structure != "group" and self._of_groups:
+            raise ValueError(
+                f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "
+                f'is known for structure="group" alone, got structure={self.structure!r}.'
+            )
+        _ = self.removed  # what is wrong is said before anything runs
+
+    @property
+    def _of_groups(self) -> dict[str, Any]:
+        """What was said about groups alone."""
+        said = {
+            "budget": None if self.budget is None else dict(self.budget),
+            "round_to": self.round_to,
+            "attention": self.attention,
+            "streams": self.streams,
+        }
+        usual = {"budget": None, "round_to": 1, "attention": "heads", "streams": False}
+        return {name: value for name, value in said.items() if value != usual[name]}
+
+    @property
+    def measure(self) -> Measure:
+        """What the removed fraction is of."""
+        if self.budget is None:
+            return "units"
+        given = list(self.budget) if isinstance(self.budget, Mapping) else []
+        if len(given) != 1 or given[0] not in ("macs", "params"):
+            raise ValueError(
+                '`budget` must be {"macs": fraction} or {"params": fraction}, the fraction kept, '
+                f"got {self.budget!r}."
+            )
+        return given[0]
+
+    @property
+    def removed(self) -> float:
+        """The fraction to remove, of units or of what is measured."""
+        if self.budget is not None:
+            return self._over_budget()
+        pattern = get_structure(self.structure) if self.structure != "group" else None
+        if isinstance(pattern, Blocks):
+            if self.sparsity not in (None, pattern.sparsity):
+                raise ValueError(
+                    f"The structure {pattern.name!r} removes {pattern.sparsity:g} of the weights: "
+                    f"leave `sparsity` out, got {self.sparsity!r}."
+                )
+            return pattern.sparsity
+        if self.sparsity is None:
+            also = ', or a `budget` such as {"macs": 0.5}' if self.structure == "group" else ""
+            raise ValueError(f"Say how much to prune: `sparsity`, in [0, 1){also}.")
+        check_sparsity(self.sparsity)
+        return self.sparsity
+
+    def _over_budget(self) -> float:
+        assert self.budget is not None
+        measure, kept = self.measure, next(iter(self.budget.values()))
+        if self.sparsity is not None:
+            raise ValueError("`sparsity` and `budget` say the same thing twice: give one of them.")
+        if not isinstance(kept, (int, float)) or not 0 < kept <= 1:
+            raise ValueError(
+                f"`budget` must keep a fraction in (0, 1] of the {measure}, got {kept!r}."
+            )
+        return 1 - kept
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """Which tensors were offered, and how much of them in other terms than a sparsity."""
+        return {
+            "include": self.include,
+            "exclude": self.exclude,
+            "allow_empty": self.allow_empty,
+            **self._of_groups,
+        }
+
+    def target(
+        self,
+        model: nn.Module,
+        example_input: Inputs | None,
+        run: Callable[[], object] | None = None,
+    ) -> Found:
+        """The target on `model`; groups are found by running it on `example_input`.
+
+        Weights outside of known layers are found by `run`, which must run `model`.
+        """
+        found = self._found_by_use(model, run)
+        structure, left_out = self._structure(model, example_input, found)
+        target = Target(
+            self.removed, structure, self.include, self.exclude, self.allow_empty, found
+        )
+        target.check(model)
+        if self.include is None and self.exclude is None:
+            tell_if_little(target, model)
+        return Found(target, left_out)
+
+    def _found_by_use(
+        self, model: nn.Module, run: Callable[[], object] | None
+    ) -> dict[str, tuple[int, ...]]:
+        if self.structure == "group" or run is None or self.include is not None:
+            return {}
+        structure = get_structure(self.structure, self.scope)
+        unknown = unexplained(model, structure) if structure.dim is None else []
+        if not unknown:
+            return {}
+        try:
+            with evaluation_mode(model):
+                used = product_weights(model, run)
+        except Exception:  # the training that follows meets it again and says what is wrong
+            return {}
+        return {name: used[name] for name in unknown if name in used}
+
+    def _structure(
+        self,
+        model: nn.Module,
+        example_input: Inputs | None,
+        found: Mapping[str, tuple[int, ...]],
+    ) -> tuple[Structure, dict[str, str]]:
+        if self.structure != "group":
+            structure = get_structure(self.structure, self.scope)
+            return structure, self._undivided(model, structure, found)
+        from biprune.structured.structure import group_structure
+
+        if example_input is None:
+            raise ValueError(
+                "To find what is coupled, the model must be run: pass `example_input`, the tensor "
+                "or the tuple of tensors that the model takes, with two samples or more."
+            )
+        return group_structure(
+            model,
+            example_input,
+            scope=self.scope or "layer",
+            measure=self.measure,
+            round_to=self.round_to,
+            include=self.include,
+            exclude=self.exclude,
+            attention=self.attention,
+            streams=self.streams,
+        )
+
+    def _undivided(
+        self, model: nn.Module, structure: Structure, found: Mapping[str, tuple[int, ...]]
+    ) -> dict[str, str]:
+        """The weights that stay dense because n:m does not divide them."""
+        if not isinstance(structure, Blocks):
+            return {}
+        chosen = {"include": self.include, "exclude": self.exclude}
+        weights = prunable(model, get_structure("weight"), found=found, **chosen)
+        return {
+            name: reason
+            for name, weight in weights.items()
+            if (reason := not_in_blocks(model, weight, structure, found.get(name)))
+        }
+
+
+def tell_if_little(target: Target, model: nn.Module) -> None:
+    """Say it before the run if most of the model's weights are not offered to it."""
+    offered = sum(weight.numel() for weight in target.weights(model).values())
+    total = num_weights(model)
+    if offered < total / 2:
+        logger.warning(
+            "Only %s of the model's %s weights are prunable by %s: a sparsity of %g is of these. "
+            "`include` names others.",
+            f"{offered:,}",
+            f"{total:,}",
+            target.structure.name,
+            target.sparsity,
+        )
+
+
+class Found(NamedTuple):
+    """A target, and what had to be left out of it, with the reasons."""
+
+    target: Target
+    left_out: dict[str, str]
+
+
+def trial_run(model: nn.Module, setup: Setup) -> Callable[[], Tensor]:
+    """The loss of the first batch, as a call; no generator of the caller's moves."""
+
+    def run() -> Tensor:
+        with forked_rng(setup.batches):
+            batch = next(iter(setup.batches))
+            return setup.loss(model, to_device(batch, device_of(model)))
+
+    return run
+
+
+def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:
+    """Two inputs of the model from its data, on its device; None if they are no tensor.
+
+    Of a batch that is a tuple the first element is taken.
+    """
+    if isinstance(data, Dataset):
+        side = data.image_size
+        inputs: object = torch.zeros(2, data.in_channels, side, side)
+    else:
+        with forked_rng(data):
+            batch = next(iter(data), None)
+        inputs = batch[0] if isinstance(batch, (tuple, list)) and batch else batch
+    if not isinstance(inputs, Tensor) or inputs.ndim == 0:
+        return None
+    return inputs[:2].to(device_of(model))

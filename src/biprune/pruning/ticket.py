@@ -1,0 +1,278 @@
+"""Ticket: a pruned model with its measurements. Saves and loads without pickle."""
+
+from __future__ import annotations
+
+import math
+import reprlib
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from types import NoneType
+from typing import TYPE_CHECKING, Any
+
+import torch
+from torch import Tensor, nn
+
+from biprune.core.groups import Groups
+from biprune.core.masks import Masks
+from biprune.core.parameters import num_weights, own_name, parameter_names, unwrap
+from biprune.core.structure import get_structure
+from biprune.files.artifact import (
+    check_fields,
+    prefixed,
+    read_artifact,
+    saved_cost,
+    under,
+    whole,
+    write_artifact,
+)
+from biprune.files.rebuilding import fill_, fitting
+from biprune.files.sparse import pack, unpack_masks, unpack_state
+from biprune.runtime.semi_structured import to_semi_structured
+from biprune.structured.inputs import Inputs
+from biprune.training.batches import device_of
+from biprune.training.checkpoint import State, only_tensors
+from biprune.training.loop import Cost, Record
+
+if TYPE_CHECKING:
+    from biprune.runtime.onnx import OnnxCheck
+
+LARGEST_INPUT = 1 << 22  # numbers of one sample that is drawn because a file says so
+# Fields of a ticket that its file holds as they are, and what it holds besides.
+PLAIN_FIELDS = {
+    "accuracy": (int, float, NoneType),
+    "history": list,
+    "method": str,
+    "settings": dict,
+    "sparsity": (int, float),
+    "seed": int,
+    "data": (dict, NoneType),
+    "chosen": dict,
+    "dense_accuracy": (int, float, NoneType),
+    "input_shape": (list, NoneType),
+    "input_dtype": str,
+    "left_out": dict,
+}
+TICKET_FIELDS = {
+    **PLAIN_FIELDS,
+    "model": (dict, NoneType),
+    "layers": dict,
+    "structure": str,
+    "scope": str,
+    "groups": (dict, NoneType),
+    "cost": dict,
+    "num_weights": int,
+    "rounds": list,
+}
+
+
+@dataclass(repr=False)
+class Ticket:
+    """What `prune` returns.
+
+    `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
+    on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
+    `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
+    offered to it (`include`, `exclude`, `allow_empty`); `left_out` are layers that could not be
+    pruned by the structure, with the reason. `input_shape` is that of one sample, if known and if
+    the model takes one tensor of floating-point numbers, of `input_dtype`.
+    `rounds` are the tickets that an iterative method passed on its way to this one.
+    """
+
+    model: nn.Module
+    masks: Masks
+    accuracy: float | None
+    cost: Cost
+    history: list[Record] = field(repr=False)
+    method: str
+    settings: dict[str, Any] = field(repr=False)
+    sparsity: float
+    seed: int
+    data: dict[str, Any] | None = field(default=None, repr=False)
+    chosen: dict[str, Any] = field(default_factory=dict, repr=False)
+    dense_accuracy: float | None = None
+    input_shape: list[int] | None = field(default=None, repr=False)
+    input_dtype: str = field(default="float32", repr=False)
+    left_out: dict[str, str] = field(default_factory=dict, repr=False)
+    rounds: list[Ticket] = field(default_factory=list, repr=False)
+
+    def __repr__(self) -> str:
+        """Method, and how much of what is pruned: a sparsity may be one of a small part."""
+        masks, whole = self.masks, num_weights(self.model)
+        offered = sum(mask.numel() for mask in masks.values())
+        accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.2f}"
+        return (
+            f"Ticket({self.method}, {masks.structure.name}: {100 * masks.weight_sparsity:.4g} % of "
+            f"{offered:,} of {whole:,} weights pruned{accuracy})"
+        )
+
+    def example_input(self, batch: int = 1) -> Tensor:
+        """A batch of normal draws, the same each time, of the shape that the model takes."""
+        if self.input_shape is None:
+            raise ValueError(
+                "The ticket does not know what its model takes, or it is not a single tensor of "
+                "floating-point numbers: pass `example_input`."
+            )
+        if math.prod(self.input_shape) > LARGEST_INPUT:
+            raise ValueError(
+                f"The ticket says that its model takes samples of {self.input_shape}, more than "
+                f"are drawn unasked: pass `example_input`, or `--input-shape`, if that is right."
+            )
+        generator = torch.Generator().manual_seed(self.seed)
+        inputs = torch.randn(batch, *self.input_shape, generator=generator)
+        return inputs.to(device_of(self.model), getattr(torch, self.input_dtype))
+
+    def shrink(self, example_input: Inputs | None = None) -> nn.Module:
+        """A physically smaller module that gives the same outputs, with its `certificate`.
+
+        All units of structure "group" are removed; of others what can go without changing the
+        function, and `certificate` says how much. A ValueError names the layer if outputs differ.
+        """
+        from biprune.structured.grouping import Coupling
+        from biprune.structured.shrink import shrink
+
+        inputs = self.example_input(2) if example_input is None else example_input
+        structure, model = self.masks.structure, unwrap(self.model)
+        is_grouped = isinstance(structure, Groups)
+        found = Coupling(structure.groups, self.left_out) if is_grouped else None
+        return shrink(model, found, inputs)
+
+    def to_semi_structured(self) -> nn.Module:
+        """The model of a 2:4 ticket with the weights that GPUs multiply compressed.
+
+        On an NVIDIA GPU of compute capability 8.0 or more; elsewhere a ValueError says so.
+        """
+        return to_semi_structured(self.model, self.masks)
+
+    def export(
+        self,
+        path: Path | str,
+        *,
+        example_input: Inputs | None = None,
+        shrink: bool | None = None,
+    ) -> OnnxCheck:
+        """Write the model as ONNX and check it in onnxruntime (extra `onnx`).
+
+        The small model if `shrink`, which is so by default for structure "group".
+        """
+        from biprune.runtime.onnx import export_onnx
+
+        inputs = self.example_input(2) if example_input is None else example_input
+        if shrink is None:
+            shrink = isinstance(self.masks.structure, Groups)
+        return export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
+
+    def save(self, folder: Path | str) -> Path:
+        """Write the ticket into `folder` as safetensors and JSON, its rounds with it.
+
+        Pruned weights take no room: only the mask's bits and the kept values are written. What
+        modules keep besides tensors (`get_extra_state`) is not.
+        """
+        metadata, tensors = self._packed()
+        return write_artifact(folder, "ticket", metadata, tensors)
+
+    def _packed(self) -> tuple[dict[str, Any], State]:
+        rounds = [earlier._packed() for earlier in self.rounds]
+        structure = self.masks.structure
+        metadata = {
+            "model": getattr(self.model, "created_by", None),
+            "layers": {name: list(mask.shape) for name, mask in self.masks.items()},
+            "structure": structure.name,
+            "scope": structure.scope,
+            "groups": structure.to_json() if isinstance(structure, Groups) else None,
+            "cost": asdict(self.cost),
+            "num_weights": num_weights(self.model),
+            **{name: getattr(self, name) for name in PLAIN_FIELDS},
+            "rounds": [metadata for metadata, _ in rounds],
+        }
+        check_masks(self.model, self.masks)
+        state = only_tensors(unwrap(self.model).state_dict())
+        tensors = pack({own_name(name): tensor for name, tensor in state.items()}, self.masks)
+        for number, (_, earlier) in enumerate(rounds, start=1):
+            tensors |= prefixed(f"round-{number}", earlier)
+        return metadata, tensors
+
+
+def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
+    """Read a ticket back, its weights and masks bit for bit.
+
+    Models of our registry are rebuilt; for any other pass `model`, of which a copy is filled.
+    """
+    metadata, tensors = read_artifact(folder, "ticket")
+    return _unpacked(metadata, tensors, folder, model)
+
+
+def _unpacked(
+    metadata: Mapping[str, Any],
+    tensors: Mapping[str, Tensor],
+    folder: Path | str,
+    model: nn.Module | None,
+) -> Ticket:
+    check_ticket(metadata, folder)
+    dense = {name: list(tensor.shape) for name, tensor in under("state", tensors).items()}
+    built = fitting(metadata["model"], {**metadata["layers"], **dense}, model, folder)
+    masks = saved_masks(metadata, tensors, folder)
+    with whole(folder):
+        fill_(built, unpack_state(tensors, masks))
+        check_masks(built, masks)
+    return Ticket(
+        model=built,
+        masks=masks,
+        cost=saved_cost(metadata, folder),
+        **{name: metadata[name] for name in PLAIN_FIELDS},
+        rounds=[
+            _unpacked(earlier, under(f"round-{number}", tensors), folder, model)
+            for number, earlier in enumerate(metadata["rounds"], start=1)
+        ],
+    )
+
+
+def input_fields(example_input: Inputs | None) -> dict[str, Any]:
+    """What a ticket remembers of the input, as fields of it."""
+    if isinstance(example_input, Tensor) and example_input.is_floating_point():
+        shape, dtype = list(example_input.shape[1:]), str(example_input.dtype)
+        return {"input_shape": shape, "input_dtype": dtype.removeprefix("torch.")}
+    return {}
+
+
+def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
+    """Refuse metadata that no ticket has, before anything is made of it."""
+    if not isinstance(metadata, Mapping):
+        raise ValueError(
+            f"{str(folder)!r} is damaged: one of its rounds is {reprlib.repr(metadata)}."
+        )
+    check_fields(metadata, folder, **TICKET_FIELDS)
+    with whole(folder):
+        shape = metadata["input_shape"] or []
+        for sizes in [shape, *metadata["layers"].values()]:
+            if not all(type(size) is int and size >= 0 for size in sizes):
+                raise ValueError(f"{reprlib.repr(sizes)} is no shape")
+        if not -(1 << 63) <= metadata["seed"] < 1 << 63:
+            raise ValueError(f"{reprlib.repr(metadata['seed'])} is no seed")
+        if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
+            raise ValueError(f"'input_dtype' is {reprlib.repr(metadata['input_dtype'])}")
+
+
+def saved_masks(
+    metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path | str
+) -> Masks:
+    """The masks of a ticket saved in `folder`, in the order of its model."""
+    check_ticket(metadata, folder)
+    groups, scope, layers = metadata["groups"], metadata["scope"], metadata["layers"]
+    with whole(folder):
+        if groups is None:
+            structure = get_structure(metadata["structure"], scope)
+        else:
+            structure = Groups.from_json(groups, scope, layers)
+        return Masks(unpack_masks(tensors, layers), structure)
+
+
+@torch.no_grad()
+def check_masks(model: nn.Module, masks: Masks) -> None:
+    """Make sure that every pruned weight of `model` is zero."""
+    parameters = parameter_names(model)
+    for name, mask in masks.items():
+        if name not in parameters or parameters[name].shape != mask.shape:
+            raise ValueError(f"The masks do not fit the model at {name!r}.")
+        if torch.count_nonzero(parameters[name][~mask]):
+            raise ValueError(f"Pruned weights of {name!r} are not zero.")

@@ -1,0 +1,296 @@
+"""The one training loop: seeded, checkpointed, with progress events, driving any algorithm."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, nn
+from torch.nn.modules.batchnorm import _NormBase
+
+from biprune.core.claims import claimed
+from biprune.training.batches import (
+    Batch,
+    Loss,
+    count_batches,
+    described,
+    device_of,
+    loss_of,
+    tensors_in,
+    to_device,
+)
+from biprune.training.checkpoint import Checkpoint, State, check_readable, copy_state, digest
+from biprune.training.evaluation import evaluation_mode
+from biprune.training.schedule import Moment
+from biprune.training.seeding import derive_seed, forked_rng, seed_all
+
+Record = dict[str, Any]  # one epoch's numbers, JSON-able
+_WHEREABOUTS = ("root", "verify")  # of data: where files lie does not decide the batches
+
+
+@dataclass(frozen=True)
+class Cost:
+    """What training took. A pass is one batch forward or backward; evaluation is not counted."""
+
+    seconds: float = 0.0
+    forward_passes: int = 0
+    backward_passes: int = 0
+
+    def __add__(self, other: Cost) -> Cost:
+        return Cost(
+            self.seconds + other.seconds,
+            self.forward_passes + other.forward_passes,
+            self.backward_passes + other.backward_passes,
+        )
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: one finished step, with the epoch's record when it was the epoch's last.
+
+    `epoch` counts from 0 and `step`, the finished ones of the epoch, from 1.
+    """
+
+    stage: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    record: Record | None = None
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where gradients come from and how a run is carried out; all but the algorithm itself."""
+
+    batches: Iterable[Batch]
+    loss: Loss
+    validate: Callable[[nn.Module], float] | None = None
+    seed: int = 0
+    autocast: bool = False
+    compile: bool = False
+    checkpoint: Path | str | None = None
+    progress: Callable[[Event], None] | None = None
+    data: dict[str, Any] | None = None  # how a named dataset was loaded
+
+
+class Backward(Protocol):
+    """One counted pass."""
+
+    def __call__(self, batch: Batch, /) -> Tensor:
+        """Clear the gradients, run a batch forward and backward, and return its loss."""
+        ...
+
+
+class Algorithm(Protocol):
+    """What `fit` drives, one iteration at a time."""
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share with this run to be resumed by it."""
+        ...
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """The batches of each of an epoch's `steps` iterations."""
+        ...
+
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+        """One iteration; the mean loss of its passes.
+
+        Reading the loss is the step's one host sync; one that is not finite ends the run.
+        """
+        ...
+
+    def record(self) -> Record:
+        """Numbers for the history, at the end of an epoch."""
+        ...
+
+    def state_dict(self) -> dict[str, Any]:
+        """All that the next epoch needs beyond the model."""
+        ...
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Continue from `state_dict`."""
+        ...
+
+
+@dataclass
+class Fit:
+    """What `fit` leaves behind, besides the trained model: also what a checkpoint carries."""
+
+    history: list[Record] = field(default_factory=list)
+    cost: Cost = field(default_factory=Cost)
+    states: dict[int, State] = field(default_factory=dict)
+
+
+def fit(
+    model: nn.Module,
+    algorithm: Algorithm,
+    setup: Setup,
+    *,
+    epochs: int,
+    stage: str,
+    keep_epochs: Collection[int] = (),
+) -> Fit:
+    """Run `algorithm` on `model` in place: an epoch has an iteration for each of the batches.
+
+    Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
+    checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
+    way (0 is before the first). A loss, a gradient or a weight that is not finite ends the run with
+    FloatingPointError before the checkpoint is touched.
+    """
+    keep = sorted(set(keep_epochs))
+    passes = Passes(model, setup)
+    alone = nullcontext() if setup.checkpoint is None else claimed(setup.checkpoint)
+    with forked_rng(setup.batches), alone:
+        steps = count_batches(setup.batches)
+        length = {"epochs": epochs, "steps": steps, "rewind_epochs": keep}
+        checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
+        run = _resume(checkpoint, model, algorithm) or Fit()
+        if not run.history and 0 in keep:
+            run.states[0] = copy_state(model.state_dict())
+        for epoch in range(len(run.history), epochs):
+            seed_all(derive_seed(setup.seed, epoch), setup.batches)
+            train_mode_(model)
+            started, losses = time.perf_counter(), []
+            for step, group in enumerate(algorithm.groups(setup.batches, steps)):
+                try:
+                    loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
+                except FloatingPointError:  # of scores that cannot be ranked
+                    what = "The gradients became infinite or NaN"
+                    raise _diverged(what, stage, epoch, step, checkpoint) from None
+                if not math.isfinite(loss):
+                    what = f"The loss became {loss}"
+                    raise _diverged(what, stage, epoch, step, checkpoint)
+                losses.append(loss)
+                if setup.progress and step + 1 < steps:
+                    setup.progress(Event(stage, epoch, epochs, step + 1, steps, loss))
+            if not _is_finite(model, algorithm):
+                what = "The weights became infinite or NaN"
+                raise _diverged(what, stage, epoch, steps - 1, checkpoint)
+            seconds = time.perf_counter() - started
+            run.cost += Cost(seconds, *passes.take_counts())
+
+            record: Record = {"stage": stage, "epoch": epoch + 1, "loss": sum(losses) / len(losses)}
+            if setup.validate:
+                with evaluation_mode(model), torch.no_grad():
+                    record["accuracy"] = _number(setup.validate(model))
+            record |= {**algorithm.record(), "seconds": seconds}
+            run.history.append(record)
+            if epoch + 1 in keep:
+                run.states[epoch + 1] = copy_state(model.state_dict())
+            if checkpoint:
+                _save(checkpoint, run, model, algorithm)
+            if setup.progress:
+                setup.progress(Event(stage, epoch, epochs, steps, steps, losses[-1], record))
+    return run
+
+
+def _number(validated: object) -> float:
+    try:
+        return float(validated)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):
+        raise TypeError(f"`validate` must return a number, got {described(validated)}.") from None
+
+
+class Passes:
+    """Forward and backward of one batch under the setup's options, counted."""
+
+    def __init__(self, model: nn.Module, setup: Setup) -> None:
+        self._model = model
+        self._runner = torch.compile(model) if setup.compile else model
+        self._loss = setup.loss
+        self._device = device_of(model)
+        self._autocast = setup.autocast
+        self._count = 0
+
+    def __call__(self, batch: Batch, /) -> Tensor:
+        """As `Backward`: the gradients are left in the model."""
+        self._model.zero_grad(set_to_none=True)
+        # bfloat16 has float32's range, so that no loss scale is needed.
+        with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
+            loss = loss_of(self._loss, self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
+        loss.backward()
+        self._count += 1
+        return loss.detach()
+
+    def take_counts(self) -> tuple[int, int]:
+        """(forward, backward) passes since the last call."""
+        count, self._count = self._count, 0
+        return count, count
+
+
+def _open_checkpoint(
+    model: nn.Module, algorithm: Algorithm, setup: Setup, stage: str, length: Mapping[str, Any]
+) -> Checkpoint | None:
+    if setup.checkpoint is None:
+        return None
+    settings = {
+        **length,
+        "seed": setup.seed,
+        "autocast": setup.autocast,
+        "compile": setup.compile,
+        "data": {n: v for n, v in (setup.data or {}).items() if n not in _WHEREABOUTS} or None,
+        **algorithm.settings,
+    }
+    check_readable(model.state_dict())
+    start = digest([model.state_dict(), algorithm.state_dict()])
+    return Checkpoint(setup.checkpoint, stage, settings, start)
+
+
+def train_mode_(model: nn.Module) -> None:
+    """Training mode, but norms whose parameters are frozen keep their statistics too."""
+    model.train()
+    for module in model.modules():
+        held = list(module.parameters(recurse=False))
+        if isinstance(module, _NormBase) and held and not any(p.requires_grad for p in held):
+            module.eval()
+
+
+def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
+    """Whether parameters are, and what the algorithm holds: a pruned weight hides a NaN beneath.
+
+    Buffers may be infinite on purpose, as causal masks are.
+    """
+    held = (*model.parameters(), *tensors_in(algorithm.state_dict()))
+    numbers = (t for t in held if t.is_floating_point() or t.is_complex())
+    return all(bool(tensor.isfinite().all()) for tensor in numbers)
+
+
+def _save(checkpoint: Checkpoint, run: Fit, model: nn.Module, algorithm: Algorithm) -> None:
+    checkpoint.save(
+        {
+            "model": model.state_dict(),
+            "algorithm": algorithm.state_dict(),
+            "history": run.history,
+            "cost": asdict(run.cost),
+            "states": run.states,
+        }
+    )
+
+
+def _resume(checkpoint: Checkpoint | None, model: nn.Module, algorithm: Algorithm) -> Fit | None:
+    def take(saved: dict[str, Any]) -> Fit:
+        model.load_state_dict(saved["model"])
+        algorithm.load_state_dict(saved["algorithm"])
+        return Fit(list(saved["history"]), Cost(**saved["cost"]), dict(saved["states"]))
+
+    return checkpoint.resume(take) if checkpoint else None
+
+
+def _diverged(
+    what: str, stage: str, epoch: int, step: int, checkpoint: Checkpoint | None
+) -> FloatingPointError:
+    text = f"{what} at step {step + 1} of epoch {epoch + 1} ({stage})."
+    if checkpoint and epoch > 0:
+        text += f" The state after epoch {epoch} is kept in {str(checkpoint.path)!r}."
+    return FloatingPointError(
+        f"{text} Lower the learning rate, or look at the data and the loss function."
+    )

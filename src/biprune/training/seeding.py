@@ -1,0 +1,66 @@
+"""Randomness that comes from a seed and leaves the caller's generators alone."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+
+import numpy as np
+import torch
+
+from biprune.core.checks import check_whole
+
+DRAWS = 1 << 20  # where in a run a method draws for itself: apart from every epoch
+
+
+def derive_seed(seed: int, *path: int) -> int:
+    """An independent seed for a place in a run, such as an epoch."""
+    check_whole("seed", seed, at_least=0)
+    sequence = np.random.SeedSequence((seed, *path))
+    return int(sequence.generate_state(1, np.uint64)[0]) >> 1
+
+
+def drawing_generator(seed: int, device: torch.device) -> torch.Generator:
+    """A generator for a method's own draws; not the stream that initialized the model."""
+    return torch.Generator(device=device).manual_seed(derive_seed(seed, DRAWS))
+
+
+def seed_all(seed: int, loader: Iterable[object]) -> None:
+    """Seed torch, numpy, `random`, and the generators a loader brings along."""
+    torch.manual_seed(seed)
+    random.seed(seed)
+    np.random.seed(seed % 2**32)
+    for generator in _generators(loader):
+        generator.manual_seed(seed)
+    if getattr(loader, "persistent_workers", False):
+        # Workers that live on would carry their own generators from epoch to epoch.
+        loader._iterator = None  # pyright: ignore[reportAttributeAccessIssue]
+
+
+@contextmanager
+def forked_rng(loader: Iterable[object]) -> Iterator[None]:
+    """Put every generator that `seed_all` touches back as it was."""
+    python_state, numpy_state = random.getstate(), np.random.get_state()
+    states = [(generator, generator.get_state()) for generator in _generators(loader)]
+    try:
+        with torch.random.fork_rng(range(torch.cuda.device_count())):
+            yield
+    finally:
+        random.setstate(python_state)
+        np.random.set_state(numpy_state)
+        for generator, state in states:
+            generator.set_state(state)
+
+
+def _generators(loader: Iterable[object]) -> list[torch.Generator]:
+    """Generators of a DataLoader and of the samplers in it."""
+    batch_sampler = getattr(loader, "batch_sampler", None)
+    holders = (
+        loader,
+        getattr(loader, "sampler", None),
+        batch_sampler,
+        getattr(batch_sampler, "sampler", None),
+    )
+    found = (getattr(holder, "generator", None) for holder in holders)
+    return list(dict.fromkeys(g for g in found if isinstance(g, torch.Generator)))
