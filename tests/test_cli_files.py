@@ -257,6 +257,21 @@ def test_json_is_valid_whatever_was_measured(run: Run, ticket: Path, value: floa
     assert run(f"inspect {ticket}")[0] == 0
 
 
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="has no /dev/full")
+@pytest.mark.parametrize("line", ["list methods --json", "inspect {}"])
+def test_an_output_that_is_full_is_one_line(line: str, saved_ticket: Path) -> None:
+    with open("/dev/full", "w") as full:
+        done = subprocess.run(
+            [sys.executable, "-m", "biprune", *line.format(saved_ticket).split()],
+            stdout=full,
+            stderr=subprocess.PIPE,
+            text=True,
+            check=False,
+        )
+    assert done.returncode == 2
+    assert done.stderr == "error: Cannot read or write the output: No space left on device.\n"
+
+
 def test_training_onto_a_full_disk(run: Run, small_disk: SmallDisk) -> None:
     """The first epoch finds room for its checkpoint, the second, with the one before, does not."""
     out = small_disk.folder / "out"

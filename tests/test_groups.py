@@ -91,6 +91,24 @@ def test_json_gives_the_same_structure_back() -> None:
 
 
 @pytest.mark.parametrize(
+    "change",
+    [
+        {"shapes": {"first.weight": 3}},
+        {"shapes": []},
+        {"macs": {"first.weight": "x"}},
+        {"products": 1},
+        {"measure": "x"},
+        {"round_to": "2"},
+    ],
+)
+def test_settings_that_no_structure_has_are_refused(change: dict) -> None:
+    data = {**two_groups().to_json(), **change}
+    shapes = {name: list(weight.shape) for name, weight in weights().items()}
+    with pytest.raises(ValueError, match=" is no "):
+        Groups.from_json(data, "global", shapes)
+
+
+@pytest.mark.parametrize(
     "places", [[0, 10**15, 1], [0, 10**15, 10**15], [-1, 4, 1], [5, 4, 1], [0, -2, -3], [0, 0, 1]]
 )
 def test_a_group_beyond_its_tensor_is_refused_before_it_takes_memory(places: list[int]) -> None:

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import copy
+import errno
 import json
 import math
 import multiprocessing
@@ -15,13 +16,13 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
+from biprune.core.files import artifact
 from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
 from biprune.core.sealed import read_document, write_document
 from biprune.core.selection import Selector
 from biprune.core.structure import get_structure
-from biprune.files import artifact
 from biprune.files.artifact import METADATA_FILE, read_metadata, tensors_path
 from biprune.files.sparse import pack, unpack_masks, unpack_state
 
@@ -198,9 +199,9 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("holds a biprune dense, not a biprune t", format="biprune dense")
     refused("Unknown structure 'row'", structure="row")
     refused("is damaged: 'model' in biprune.json is", model="resnet20")
-    refused("The saved weights do not fit a new resnet8", layers={})
+    refused("The saved weights in .* do not fit a new resnet8", layers={})
     layers = {name: [1, 1] for name in whole["layers"]}
-    refused("The saved weights do not fit a new resnet8", layers=layers)
+    refused("The saved weights in .* do not fit a new resnet8", layers=layers)
     refused(r"is damaged: \[-2, -4\] is not a shape", layers={**layers, "head.weight": [-2, -4]})
     refused("is damaged: biprune.json is not whole", layers={"head.weight": 3})
     refused("is damaged: 'history'", history=3)
@@ -209,6 +210,7 @@ def test_what_a_stranger_sealed_is_not_trusted(ticket: biprune.Ticket, tmp_path:
     refused("is damaged: 'rounds'", rounds=3)
     refused("is damaged", rounds=[3])
     refused("is incomplete: 'accuracy'", rounds=[{}])
+    refused("is damaged: 1.* is not a seed", seed=10**30)
     refused("is damaged: 'input_dtype' is 'load'", input_dtype="load")
     refused(r"is damaged: \[-1\] is not a shape", input_shape=[-1])
     refused("is damaged: biprune.json names no tensors", tensors={"sha256": "../x", "bytes": 1})
@@ -245,6 +247,35 @@ def test_a_large_input_is_not_drawn_unasked(ticket: biprune.Ticket, tmp_path: Pa
     loaded = biprune.load_ticket(tmp_path)
     with pytest.raises(ValueError, match=r"takes samples of \[1, 1000000, 1000000\].*pass `examp"):
         loaded.shrink()
+    # 16 million numbers make a ResNet-8 of width 4 ask for 8 GB.
+    write_document(path, {**read_document(path), "input_shape": [1, 4000, 4000]})
+    with pytest.raises(ValueError, match="more than are drawn unasked"):
+        biprune.load_ticket(tmp_path).example_input()
+
+
+def test_a_failed_save_leaves_no_tensors(
+    ticket: biprune.Ticket, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The tensors find room on the disk and the JSON does not, with or without an older result."""
+    out = tmp_path / "out"
+    replace, other = os.replace, copy.deepcopy(ticket)
+    weight = next(p for n, p in other.model.named_parameters() if n not in ticket.masks)
+    weight.data += 1
+
+    def full(source: str | Path, target: str | Path) -> None:
+        if Path(target).name == METADATA_FILE:
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        replace(source, target)
+
+    for left in (0, 2):
+        with monkeypatch.context() as patched:
+            patched.setattr(os, "replace", full)
+            with pytest.raises(OSError, match=r"Cannot write .*No space left on device"):
+                other.save(out)
+        assert len(list(out.iterdir())) == left
+        if left:
+            assert biprune.load_ticket(out).masks == ticket.masks
+        ticket.save(out)
 
 
 def test_rounds_come_back(batches: Batches, tmp_path: Path, same_state) -> None:
@@ -365,6 +396,36 @@ def test_a_dense_run_comes_back_with_its_states(
     through_disk = biprune.prune(loaded, batches, "omp", sparsity=0.5, epochs=1)
     assert direct.masks == through_disk.masks
     assert same_state(direct.model, through_disk.model)
+
+
+def test_a_dense_run_with_states_of_another_model_is_refused(
+    batches: Batches, tmp_path: Path
+) -> None:
+    model = biprune.create_model("resnet8", num_classes=3, in_channels=1, width=4)
+    dense = biprune.train(model, batches, epochs=2)
+    dense.states[1]["head.weight"] = torch.zeros(2, 2)
+    biprune.save_dense(dense, tmp_path)
+    with pytest.raises(ValueError, match=r"do not fit it: head\.weight differ in name or shape"):
+        biprune.load_dense(tmp_path)
+    metadata = read_document(tmp_path / METADATA_FILE)
+    for epochs in (["x"], [1, "0"], [5], [True]):
+        write_document(tmp_path / METADATA_FILE, {**metadata, "rewind_epochs": epochs})
+        with pytest.raises(ValueError, match=r"is not whole|do not fit it") as caught:
+            biprune.load_dense(tmp_path)
+        assert str(tmp_path) in str(caught.value)
+
+
+def test_what_torch_says_of_a_forged_size_is_one_line(
+    ticket: biprune.Ticket, tmp_path: Path
+) -> None:
+    path = ticket.save(tmp_path) / METADATA_FILE
+    whole = read_document(path)
+    for change in ({"model": {**whole["model"], "width": 10**30}}, {"layers": {"a": ["x"] * 999}}):
+        write_document(path, {**whole, **change})
+        with pytest.raises(ValueError, match="is damaged") as caught:
+            biprune.load_ticket(tmp_path)
+        assert len(str(caught.value)) < 600
+        assert "frame #" not in str(caught.value)
 
 
 def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import copy
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Callable
@@ -176,6 +177,23 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
     written(certificate={"kept": {}})
     with pytest.raises(ValueError, match=r"is damaged: 'certificate' in .* is not whole"):
         load_small(tmp_path)
+    for field, wrong in (
+        ("units", "5"),
+        ("max_error", True),
+        ("spread", 10**400),
+        ("batches", 3),
+        ("left_out", "x"),
+        ("left_out", {"a": [1]}),
+        ("numbers", {"": {"groups": "x"}}),
+        ("before", {"parameters": 1}),
+        ("kept", {"head.weight": {"1": [math.inf]}}),
+        ("more", 1),
+    ):
+        written(certificate={**whole["certificate"], field: wrong})
+        with pytest.raises(ValueError, match=r"'certificate' in .* is not whole") as caught:
+            load_small(tmp_path)
+        assert type(caught.value) is ValueError
+        assert str(tmp_path) in str(caught.value)
     for kept in ({"head.weight": {"1": [[0], [1, 2]]}}, {"head.weight": {"1": [2**70]}}, 3):
         written(certificate={**whole["certificate"], "kept": kept})
         with pytest.raises(ValueError, match="is damaged"):
@@ -189,7 +207,7 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
         load_small(tmp_path)
     kept["head.weight"] = {"1": [0]}
     written(certificate={**whole["certificate"], "kept": kept})
-    with pytest.raises(ValueError, match=r"The saved weights do not fit .*head\.weight"):
+    with pytest.raises(ValueError, match=r"The saved weights in .* do not fit .*head\.weight"):
         load_small(tmp_path)
     written()
     tensors = tensors_path(tmp_path, read_metadata(tmp_path))
@@ -198,6 +216,16 @@ def test_damaged_and_foreign_folders_are_refused(registered: nn.Module, tmp_path
     tensors.write_bytes(data)
     with pytest.raises(ValueError, match="is damaged: its contents do not match the hash"):
         load_small(tmp_path)
+
+
+def test_a_certificate_shows_no_escape_sequences(registered: nn.Module, tmp_path: Path) -> None:
+    described = save_small(registered, tmp_path) / METADATA_FILE
+    whole = read_document(described)
+    certificate = {**whole["certificate"], "left_out": {"\x1b[31m": "\x1b]0;title\x07"}}
+    write_document(described, {**whole, "certificate": certificate})
+    told = str(load_small(tmp_path).certificate)
+    assert "\x1b" not in told
+    assert r"\x1b[31m stays whole" in told
 
 
 def test_only_small_models_are_saved(tmp_path: Path) -> None:

@@ -114,6 +114,28 @@ def test_a_sound_document_that_is_no_record_is_named(tmp_path: Path) -> None:
         assert list(store) == []
 
 
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"history": [{"loss": "x"}]},
+        {"history": [{"iou": [1]}]},
+        {"history": [{"loss": 1.0, "layer_sparsity": {"a": "x"}}]},
+        {"history": [{"layer_sparsity": 3}]},
+        {"spec": {**SPEC.model_dump(mode="json"), "settings": {"warmup_epochs": [1]}}},
+        {"spec": {**SPEC.model_dump(mode="json"), "settings": {"epochs": "x"}}},
+    ],
+)
+def test_a_record_that_no_report_can_show_is_named(change: dict, tmp_path: Path) -> None:
+    store = Store(tmp_path)
+    path = tmp_path / "records" / f"{SPEC.key}.json"
+    write_document(path, {**record().model_dump(mode="json"), **change})
+    with pytest.raises(ValueError, match="Delete it to run it again") as caught:
+        store.get(SPEC)
+    assert type(caught.value) is ValueError
+    assert str(path) in str(caught.value)
+    assert list(store) == []
+
+
 def test_numbers_that_json_lacks(tmp_path: Path) -> None:
     store = Store(tmp_path)
     store.put(record(test_accuracy=math.nan, history=[{"loss": math.inf}]))

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from biprune.files.artifact import read_artifact, write_artifact
-from faults import originals
+from faults import graphs, originals
 from faults.children import limit_memory, run
 from faults.verdict import OK, Fault
 
@@ -145,7 +145,8 @@ FORGED: dict[str, list[Any]] = {
     ],
     "input_shape": [[10**6, 10**6], [-1], [1.5], ["8"], [10**9] * 8, [], [[1]]],
     "input_dtype": ["load", "__class__", "float3", ESCAPE, "int64"],
-    "num_rounds": [10**9, -1, 1.5, True],
+    "num_weights": [10**400, -1, True],
+    "seed": [10**30, -1, True],
     "layers": [{"a": [10**9, 10**9]}, {ESCAPE: [1]}, {"stem.conv.weight": [-1]}, {"x": "y"}, {}],
     "structure": [ESCAPE, "999999999:1000000000", "0:0", "group", "weight "],
     "scope": [ESCAPE, "x", None],
@@ -213,4 +214,5 @@ FAULTS: dict[str, Fault] = {
     "hostile file in a store": in_a_store,
     "hostile file as a checkpoint": in_an_unfinished_run,
     "forged result": forged,
+    **graphs.FAULTS,
 }

@@ -87,7 +87,7 @@ def _value(data: bytes, draw: random.Random) -> bytes:
         document = json.loads(data)
     except ValueError:
         return data
-    places = list(_places(document))
+    places = list(places_in(document))
     if not places:
         return data
     holder, key = draw.choice(places)
@@ -98,12 +98,12 @@ def _value(data: bytes, draw: random.Random) -> bytes:
     return json.dumps(document, indent=1).encode() + b"\n"
 
 
-def _places(document: Any) -> Iterator[tuple[Any, Any]]:
+def places_in(document: Any) -> Iterator[tuple[Any, Any]]:
     keys = document if isinstance(document, dict) else range(len(document))
     for key in keys:
         yield document, key
         if isinstance(document[key], (dict, list)):
-            yield from _places(document[key])
+            yield from places_in(document[key])
 
 
 @contextmanager
@@ -189,6 +189,7 @@ FAULTS: dict[str, Fault] = {
     "damaged ticket of groups": of_artifacts("grouped", biprune.load_ticket),
     "damaged dense run": of_artifacts("dense", biprune.load_dense),
     "damaged small model": of_artifacts("small", load_small),
+    "damaged graph": of_artifacts("graph", load_small),
     "damaged record": of_records,
     "damaged checkpoint": of_checkpoints,
 }

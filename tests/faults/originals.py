@@ -18,6 +18,7 @@ from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from biprune.experiments.sweep import sweep
 from biprune.files.small import save_small
+from biprune.structured.shrink import shrink
 
 EPOCHS = 3
 
@@ -41,7 +42,7 @@ def empty(name: str) -> Path:
 @cache
 def made(kind: str, seed: int = 0) -> Path:
     """The folder of one of the kinds below, which nobody may change but for a moment."""
-    makers = (dense, ticket, grouped, small, store, unfinished)
+    makers = (dense, ticket, grouped, small, graph, store, unfinished)
     return {make.__name__: make for make in makers}[kind](seed)
 
 
@@ -82,6 +83,13 @@ def grouped(seed: int) -> Path:
 def small(seed: int) -> Path:
     """What is left of `grouped`."""
     return save_small(_grouped(seed).shrink(), empty(f"small-{seed}"))
+
+
+def graph(seed: int) -> Path:
+    """The same as a graph, which the file itself holds."""
+    ticket = _grouped(seed)
+    found = shrink(ticket.model, None, ticket.example_input(2), form="graph")
+    return save_small(found, empty(f"graph-{seed}"))
 
 
 def store(seed: int) -> Path:

@@ -26,7 +26,8 @@ def content(value: Any) -> Any:
         return str(value.dtype), tuple(value.shape), raw
     if isinstance(value, nn.Module):
         held = value.state_dict(), getattr(value, "certificate", None)
-        return [str(value), *map(content, held)]
+        code = str(getattr(value, "graph", ""))  # of a small model that is one
+        return [str(value), code, *map(content, held)]
     if isinstance(value, Masks):
         groups = value.structure.to_json() if isinstance(value.structure, Groups) else None
         named = str(value.structure.name), str(value.structure.scope), groups

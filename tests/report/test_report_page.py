@@ -71,7 +71,11 @@ def test_what_records_say_is_escaped(tmp_path: Path) -> None:
     nasty = "</script><script>alert(1)</script>"
     records = [
         *realistic(),
-        run("gmp", environment={"host": nasty}, spec={"data": f"folder:{nasty}"}),
+        run(
+            "gmp",
+            environment={"host": nasty, "finished": [nasty]},
+            spec={"data": f"folder:{nasty}"},
+        ),
         failed("gmp", 0.5, error=nasty),
     ]
     page = write_report(records, tmp_path / "report.html", title=nasty).read_text(encoding="utf-8")

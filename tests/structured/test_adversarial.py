@@ -111,3 +111,5 @@ def test_what_goes_by_numbers_is_followed_where_it_went_and_stays_a_module() -> 
     small = shrink(model, found, example)  # pyright: ignore[reportArgumentType]
     assert type(small) is type(model)
     assert small.certificate.form == "module"
+    with pytest.raises(ValueError, match=r"no graph that holds for other inputs \(.*\)\. Leave"):
+        shrink(model, found, example, form="graph")  # pyright: ignore[reportArgumentType]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -12,9 +13,11 @@ import torch
 from torch import Tensor, nn
 
 import adversarial
+from biprune.files.small import load_small, save_small
 from biprune.structured.find import labels_of
 from biprune.structured.graph import without_units
 from biprune.structured.removing import tensors_of
+from biprune.structured.shrink import shrink
 from biprune.structured.written import from_data, to_data
 
 
@@ -77,10 +80,14 @@ def _name(data: dict[str, Any], name: str) -> None:
     next(node for node in data["nodes"] if node[0] == "placeholder")[1] = name
 
 
-def _size(data: dict[str, Any]) -> None:
-    place = len(data["nodes"]) - 1
-    made = ["call_function", "aten.zeros.default", [[1 << 20, 1 << 20]], {}]
-    data["nodes"].insert(place, made)
+def _call(data: dict[str, Any], name: str, *arguments: Any, **named: Any) -> None:
+    """One more operation, before the output."""
+    data["nodes"].insert(-1, ["call_function", name, list(arguments), named])
+
+
+def _split(data: dict[str, Any]) -> None:
+    _call(data, "aten.zeros.default", [10**7])
+    _call(data, "aten.split.Tensor", {"node": len(data["nodes"]) - 2}, 1)
 
 
 def _keyword(data: dict[str, Any]) -> None:
@@ -88,15 +95,37 @@ def _keyword(data: dict[str, Any]) -> None:
     call[3] = {"x) or exit(": 1}
 
 
+_EMBEDDED = ({"node": 0}, {"node": 0})
 DAMAGE: dict[str, tuple[Callable[[dict[str, Any]], Any], str]] = {
     "no operation": (lambda d: _target(d, "aten.nothing.default"), "no operation of the list"),
     "no overload": (lambda d: _target(d, "aten.linear.none"), "no operation of the list"),
     "another library": (lambda d: _target(d, "os.system.default"), "no operation of the list"),
     "an unlisted operation": (lambda d: _target(d, "aten.from_file.default"), "no operation"),
-    "code for a name": (lambda d: _name(d, "x, y=print(1)"), "is no name"),
-    "a keyword for a name": (lambda d: _name(d, "lambda"), "is no name"),
+    "code for a name": (lambda d: _name(d, "x, y=print(1)"), "not a valid parameter name"),
+    "a keyword for a name": (lambda d: _name(d, "lambda"), "not a valid parameter name"),
     "code for an argument": (_keyword, "takes no"),
-    "sizes without end": (_size, "numbers"),
+    "sizes without end": (lambda d: _call(d, "aten.zeros.default", [1 << 40]), "numbers"),
+    "parts without end": (_split, "more than 65,536 parts"),
+    "a power without end": (lambda d: _call(d, "pow", 9, 10**9), "too large a power"),
+    "a product without end": (lambda d: _call(d, "mul", 1 << 40, 1 << 40), "too large a number"),
+    "a list that is multiplied": (lambda d: _call(d, "mul", [0], 10**10), "takes sizes"),
+    "a text that is filled in": (lambda d: _call(d, "mod", "\x1b%99999999d", 1), "takes sizes"),
+    "what torch asserts": (lambda d: _call(d, "aten.embedding.default", *_EMBEDDED), "not run"),
+    "an operation that writes": (
+        lambda d: _call(d, "aten.add_.Tensor", {"node": 0}, 1),
+        "no operation of the list",
+    ),
+    "a second output": (lambda d: d["nodes"].append(d["nodes"][-1]), "goes on after its output"),
+    "no output": (lambda d: d["nodes"].pop(), "has no output"),
+    "an output that is no tensor": (lambda d: d["nodes"][-1].__setitem__(2, ["x"]), "no tensor"),
+    "a nesting of other outputs": (lambda d: d.__setitem__("nesting", [0, 7]), "IndexError"),
+    "more sizes than inputs": (lambda d: d["sizes"].append([[1, 1, ""]]), "as many inputs"),
+    "a name of a size": (lambda d: d["sizes"][0][0].__setitem__(2, "\x1b[31m"), "is no name"),
+    "a size that is none": (lambda d: d["sizes"][0][0].__setitem__(0, -1), "no range of sizes"),
+    "one name for two inputs": (
+        lambda d: d["nodes"].insert(0, ["placeholder", d["nodes"][-1][1], [], {}]),
+        "as many inputs",
+    ),
     "arguments that do not fit": (lambda d: d["nodes"][-2].__setitem__(2, []), "does not run"),
     "another node": (lambda d: d["nodes"][-2].__setitem__(0, "call_method"), "has a node"),
     "another type": (lambda d: d["dtypes"].__setitem__(0, "Tensor"), "is no dtype"),
@@ -109,8 +138,9 @@ def test_what_a_stranger_wrote_is_refused(name: str) -> None:
     data = json.loads(json.dumps(to_data(form)))
     damage, reason = DAMAGE[name]
     damage(data)
-    with pytest.raises(ValueError, match=reason):
+    with pytest.raises(ValueError, match=reason) as caught:
         from_data(data, form.state_dict())
+    assert str(caught.value).isprintable()
 
 
 def test_tensors_that_are_missing_or_called_otherwise_are_refused() -> None:
@@ -121,5 +151,46 @@ def test_tensors_that_are_missing_or_called_otherwise_are_refused() -> None:
     wrong = {**state, "q.weight": torch.zeros(5, 5)}
     with pytest.raises(ValueError, match="does not run"):
         from_data(copy.deepcopy(data), wrong)
-    with pytest.raises(ValueError, match="is no name"):
-        from_data(data, {**state, "q.weight; exit()": torch.zeros(1)})
+    for name in ("\x1b[31m", "q..weight", ""):
+        with pytest.raises(ValueError, match="is no name"):
+            from_data(data, {**state, name: torch.zeros(1)})
+
+
+def test_reading_says_nothing_of_torch_on_the_terminal(
+    capfd: pytest.CaptureFixture[str],
+) -> None:
+    form: Any = graph("rotary")
+    data = to_data(form)
+    _call(data, "aten.add.Tensor", {"node": 0}, {"node": 1})
+    data["sizes"][0] = [[3, 3, ""], [7, 7, ""]]
+    with pytest.raises(ValueError, match="does not run"):
+        from_data(data, form.state_dict())
+    assert capfd.readouterr() == ("", "")
+
+
+class Called(nn.Module):
+    """A layer under any name that a module may have."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.name, self.head = name, nn.Linear(8, 3)
+        self._modules[name] = nn.ModuleDict({name: nn.Linear(4, 8)})
+
+    def forward(self, x: Tensor) -> Tensor:
+        layer: Any = self._modules[self.name]
+        return self.head(torch.relu(layer[self.name](x)))
+
+
+@pytest.mark.parametrize("name", ["a-b", "größe", "a b", "ﬁ", "graph", "sizes", "_run"])
+def test_a_small_model_comes_back_whatever_its_layers_are_called(name: str, tmp_path: Path) -> None:
+    model = Called(name).eval()
+    with torch.no_grad():
+        next(p for n, p in model.named_parameters() if n == f"{name}.{name}.weight")[:3] = 0
+    small = shrink(model, None, torch.randn(2, 4), form="graph")
+    loaded = load_small(save_small(small, tmp_path))
+    x = torch.randn(5, 4)
+    assert torch.equal(loaded(x), small(x))
+    assert loaded.state_dict().keys() == model.state_dict().keys()
+    copied = copy.deepcopy(loaded)
+    copied.load_state_dict(model.state_dict() | loaded.state_dict())
+    assert torch.equal(copied(x), small(x))

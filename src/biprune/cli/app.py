@@ -110,7 +110,7 @@ def _run(arguments: Sequence[str]) -> int:
     except (ValueError, TypeError, OSError, FloatingPointError, ModuleNotFoundError) as error:
         if isinstance(error, TypeError) and not _raised_by_us(error):
             raise
-        code = _report(error, str(error))
+        code = _report(error, _sentence(error))
     return code or 0
 
 
@@ -119,6 +119,14 @@ def _report(error: Exception, message: str) -> int:
         traceback.print_exception(error)
     print(f"error: {printable(' '.join(message.splitlines()))}", file=sys.stderr)
     return USER_ERROR
+
+
+def _sentence(error: Exception) -> str:
+    """What an error says; of the system's own ones without number."""
+    if not isinstance(error, OSError) or error.strerror is None:
+        return str(error)
+    where = f" {str(error.filename)!r}" if error.filename else " the output"
+    return f"Cannot read or write{where}: {error.strerror}."
 
 
 def _usage_message(error: typer.TyperException) -> str:

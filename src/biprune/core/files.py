@@ -19,6 +19,7 @@ except ImportError:  # on Windows, where what a kill leaves behind stays
 
 Content = bytes | memoryview
 
+LONGEST_LINE = 300
 _TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.biprune", re.DOTALL)  # and nobody else's files
 _UNSUPPORTED = (errno.EINVAL, errno.EACCES, errno.EPERM)  # of syncing a folder, on some systems
 
@@ -26,6 +27,12 @@ _UNSUPPORTED = (errno.EINVAL, errno.EACCES, errno.EPERM)  # of syncing a folder,
 def printable(text: str) -> str:
     """`text` from a file as a terminal may show it: on one line, escape sequences spelled out."""
     return "".join(c if c.isprintable() else c.encode("unicode_escape").decode() for c in text)
+
+
+def first_line(error: BaseException) -> str:
+    """The first line of what an exception says, as a terminal may show it."""
+    line = next(iter(str(error).strip().splitlines()), "")
+    return printable(line if len(line) <= LONGEST_LINE else f"{line[:LONGEST_LINE]}...")
 
 
 @contextmanager

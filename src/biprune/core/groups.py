@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from biprune.core.plain import from_plain
 from biprune.core.structure import Scope, Structure
 
 Role = Literal["filter", "input", "other"]
@@ -232,11 +233,17 @@ class Groups(Structure):
         )
         if not groups or any(len({len(s.places) for s in each.slices}) != 1 for each in groups):
             raise ValueError("the slices of a group are not of the same units")
-        names = ("shapes", "macs", "products", "measure", "round_to")
-        rest = {name: data[name] for name in names}
+        rest = {name: from_plain(kind, data[name]) for name, kind in _SETTINGS.items()}
         return Groups(*GROUP, scope=scope, groups=groups, **rest)
 
 
+_SETTINGS: dict[str, Any] = {
+    "shapes": Mapping[str, Sequence[int]],
+    "macs": Mapping[str, int],
+    "products": Mapping[str, int],
+    "measure": Measure,
+    "round_to": int,
+}
 GROUP = ("group", "a set of coupled filters", None)
 
 

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
+from biprune.core.plain import from_plain
 from biprune.experiments.spec import RunSpec
+
+# What reports show of a history; the rest is for people.
+MEASURES: dict[str, Any] = {
+    "stage": str,
+    "epoch": int,
+    "loss": float,
+    "accuracy": float,
+    "iou": float,
+    "layer_sparsity": Mapping[str, float],
+}
 
 
 class RunRecord(BaseModel):
@@ -36,6 +48,15 @@ class RunRecord(BaseModel):
     seconds: float = 0.0
     history: list[dict[str, Any]] = Field(default_factory=list)
     environment: dict[str, Any] = Field(default_factory=dict)
+
+    @field_validator("history")
+    @classmethod
+    def _measured(cls, history: list[dict[str, Any]]) -> list[dict[str, Any]]:
+        for entry in history:
+            for name in MEASURES.keys() & entry.keys():
+                if entry[name] is not None:
+                    from_plain(MEASURES[name], entry[name])
+        return history
 
     @property
     def key(self) -> str:

@@ -11,10 +11,11 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
-from biprune.core.files import printable, writable_folder
+from biprune.core.files import first_line, printable, writable_folder
 from biprune.core.sealed import read_document, write_document
 from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
+from biprune.training.checkpoint import UNFIT
 
 logger = logging.getLogger(__name__)
 
@@ -105,8 +106,9 @@ def _read(path: Path) -> RunRecord:
             f"{str(path)!r} cannot be read as a record: {where}: {printable(first['msg'])}. Delete "
             "it to run it again."
         ) from None
-    except ValueError as error:
-        raise ValueError(f"{error} Delete it to run it again.") from None
+    except UNFIT as error:  # methods raise TypeErrors of settings of another type
+        text = str(error) if type(error) is ValueError else f"{str(path)!r}: {first_line(error)}."
+        raise ValueError(f"{text} Delete it to run it again.") from None
 
 
 def _differences(

@@ -21,7 +21,8 @@ from safetensors.torch import save as save_tensors
 from torch import Tensor
 
 from biprune.core.claims import claimed
-from biprune.core.files import printable, read_file, write_bytes
+from biprune.core.files import first_line, read_file, write_bytes
+from biprune.core.plain import from_plain
 from biprune.core.sealed import read_document, write_document
 from biprune.training.checkpoint import UNFIT
 from biprune.training.loop import Cost
@@ -45,13 +46,26 @@ def write_artifact(
     hashed = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     content = {"format": f"biprune {kind}", "version": VERSION, "tensors": hashed, **metadata}
     with claimed(folder):
-        write_bytes(tensors_path(folder, content), data)
-        write_document(folder / METADATA_FILE, content)
-        for path in folder.iterdir():
-            if _TENSORS_FILE.fullmatch(path.name) and path != tensors_path(folder, content):
-                with suppress(OSError):  # what is left is in nobody's way
-                    path.unlink()
+        try:
+            write_bytes(tensors_path(folder, content), data)
+            write_document(folder / METADATA_FILE, content)
+        finally:
+            _sweep(folder)
     return folder
+
+
+def _sweep(folder: Path) -> None:
+    """Remove tensors that belong to no result: it was replaced, or the disk was full."""
+    try:
+        named = tensors_path(folder, read_document(folder / METADATA_FILE))
+    except FileNotFoundError:
+        named = None
+    except UNFIT:  # whose they are cannot be told
+        return
+    for path in folder.iterdir():
+        if _TENSORS_FILE.fullmatch(path.name) and path != named:
+            with suppress(OSError):  # what is left is in nobody's way
+                path.unlink()
 
 
 def tensors_path(folder: Path | str, metadata: Mapping[str, Any]) -> Path:
@@ -86,7 +100,7 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
     try:
         return metadata, load_tensors(data)
     except (SafetensorError, KeyError, ValueError) as error:  # of a stranger: the hash is right
-        reason = printable(str(error))
+        reason = first_line(error).removesuffix(".")
         raise ValueError(f"{str(path)!r} is not a safetensors file: {reason}.") from None
 
 
@@ -138,7 +152,7 @@ def whole(folder: Path | str) -> Iterator[None]:
     try:
         yield
     except UNFIT as error:
-        reason = printable(str(error)).removesuffix(".")
+        reason = first_line(error).removesuffix(".")
         if not isinstance(error, ValueError):
             reason = f"{METADATA_FILE} is not whole ({type(error).__name__}: {reason})"
         raise ValueError(f"{str(folder)!r} is damaged: {reason}.") from None
@@ -146,12 +160,17 @@ def whole(folder: Path | str) -> Iterator[None]:
 
 def saved_cost(metadata: Mapping[str, Any], folder: Path | str) -> Cost:
     """The cost that metadata carries."""
+    return saved_as(Cost, "cost", metadata, folder)
+
+
+def saved_as(kind: Any, name: str, metadata: Mapping[str, Any], folder: Path | str) -> Any:
+    """A field of metadata as what it was before it was saved; see `from_plain`."""
     try:
-        return Cost(**metadata["cost"])
-    except TypeError:
+        return from_plain(kind, metadata[name])
+    except ValueError as error:
         raise ValueError(
-            f"{str(folder)!r} is damaged: 'cost' in {METADATA_FILE} is "
-            f"{reprlib.repr(metadata['cost'])}."
+            f"{str(folder)!r} is damaged: {name!r} in {METADATA_FILE} is not whole "
+            f"({first_line(error)})."
         ) from None
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 from types import NoneType
@@ -13,12 +14,12 @@ from biprune.files.artifact import (
     check_fields,
     prefixed,
     read_artifact,
+    saved_as,
     saved_cost,
     under,
-    whole,
     write_artifact,
 )
-from biprune.files.rebuilding import rebuild
+from biprune.files.rebuilding import check_shapes, rebuild
 from biprune.training.checkpoint import only_tensors
 from biprune.training.loop import Cost
 from biprune.training.train import TrainResult
@@ -65,10 +66,13 @@ def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResul
     """Read a training result back; `model` as for `load_ticket`."""
     metadata, tensors = read_artifact(folder, "dense")
     check_fields(metadata, folder, **DENSE_FIELDS)
-    with whole(folder):
-        states = {epoch: under(f"epoch-{epoch}", tensors) for epoch in metadata["rewind_epochs"]}
+    kept = saved_as(Sequence[int], "rewind_epochs", metadata, folder)
+    states = {epoch: under(f"epoch-{epoch}", tensors) for epoch in kept}
+    built = rebuild(metadata["model"], under("state", tensors), model, folder)
+    for state in states.values():
+        check_shapes(built, {name: tensor.shape for name, tensor in state.items()}, "it", folder)
     return TrainResult(
-        model=rebuild(metadata["model"], under("state", tensors), model, folder),
+        model=built,
         accuracy=metadata["accuracy"],
         history=metadata["history"],
         cost=saved_cost(metadata, folder),

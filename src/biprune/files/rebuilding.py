@@ -29,22 +29,24 @@ def original(
         with whole(folder):
             return skeleton(**created_by)
     raise ValueError(
-        "The file holds a model that is not in biprune's registry. Build it yourself and pass it, "
-        "dense, as `model`, whose weights will be replaced in a copy; on the command line it is "
-        "`--model package.module:factory`."
+        f"{str(folder)!r} holds a model that is not in biprune's registry. Build it yourself and "
+        "pass it, dense, as `model`, whose weights will be replaced in a copy; on the command line "
+        "it is `--model package.module:factory`."
     )
 
 
-def check_shapes(built: nn.Module, shapes: Mapping[str, Sequence[int]], what: str) -> None:
+def check_shapes(
+    built: nn.Module, shapes: Mapping[str, Sequence[int]], what: str, folder: Path | str
+) -> None:
     """Refuse tensors of other names or shapes than those of the model, which is called `what`."""
     own = {own_name(n): list(t.shape) for n, t in only_tensors(built.state_dict()).items()}
     saved = {own_name(name): list(shape) for name, shape in shapes.items()}
     wrong = [n for n in sorted(own.keys() | saved.keys()) if own.get(n) != saved.get(n)]
     if wrong:
         raise ValueError(
-            f"The saved weights do not fit {what}: {printable(', '.join(wrong[:5]))}"
-            f"{' and others' if len(wrong) > 5 else ''} differ in name or shape. Pass `model`, "
-            "built as the saved one was."
+            f"The saved weights in {str(folder)!r} do not fit {what}: "
+            f"{printable(', '.join(wrong[:5]))}{' and others' if len(wrong) > 5 else ''} differ in "
+            "name or shape. Pass `model`, built as the saved one was."
         )
 
 
@@ -57,7 +59,7 @@ def fitting(
     """The `original`, if its state has these `shapes`."""
     built = original(created_by, model, folder)
     what = f"a new {(created_by or {}).get('name')}" if model is None else "`model`"
-    check_shapes(built, shapes, what)
+    check_shapes(built, shapes, what, folder)
     return built
 
 

@@ -18,9 +18,9 @@ from torch import nn
 from biprune.core.layout import is_channels_last, lay_out_
 from biprune.core.parameters import unwrap
 from biprune.files.artifact import (
-    METADATA_FILE,
     check_fields,
     read_artifact,
+    saved_as,
     whole,
     write_artifact,
 )
@@ -86,7 +86,7 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
             "`model`, built as the original was."
         ) from None
     shapes = {name: tensor.shape for name, tensor in tensors.items()}
-    check_shapes(small, shapes, "the model that was cut")
+    check_shapes(small, shapes, "the model that was cut", folder)
     fill_(small, tensors)
     lay_out_(small, channels_last=metadata["channels_last"])
     vars(small)["certificate"] = certificate
@@ -96,9 +96,4 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
 def saved_certificate(metadata: Mapping[str, Any], folder: Path | str) -> Certificate:
     """The certificate in the metadata of a small model that was saved in `folder`."""
     check_fields(metadata, folder, **SMALL_FIELDS)
-    try:
-        return Certificate.from_json(metadata["certificate"])
-    except (AttributeError, KeyError, TypeError, ValueError):
-        raise ValueError(
-            f"{str(folder)!r} is damaged: 'certificate' in {METADATA_FILE} is not whole."
-        ) from None
+    return saved_as(Certificate, "certificate", metadata, folder)

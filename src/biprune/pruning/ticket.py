@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import reprlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -36,7 +37,7 @@ from biprune.training.loop import Cost, Record
 if TYPE_CHECKING:
     from biprune.runtime.onnx import OnnxCheck
 
-LARGEST_INPUT = 1 << 24  # numbers of one sample that is drawn because a file says so
+LARGEST_INPUT = 1 << 22  # numbers of one sample that is drawn because a file says so
 # Fields of a ticket that its file holds as they are, and what it holds besides.
 PLAIN_FIELDS = {
     "accuracy": (int, float, NoneType),
@@ -237,15 +238,19 @@ def input_fields(example_input: Inputs | None) -> dict[str, Any]:
 def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
     """Refuse metadata that no ticket has, before anything is made of it."""
     if not isinstance(metadata, Mapping):
-        raise ValueError(f"{str(folder)!r} is damaged: one of its rounds is {metadata!r}.")
+        raise ValueError(
+            f"{str(folder)!r} is damaged: one of its rounds is {reprlib.repr(metadata)}."
+        )
     check_fields(metadata, folder, **TICKET_FIELDS)
     with whole(folder):
         shape = metadata["input_shape"] or []
         for sizes in [shape, *metadata["layers"].values()]:
             if not all(type(size) is int and size >= 0 for size in sizes):
-                raise ValueError(f"{sizes!r} is not a shape")
+                raise ValueError(f"{reprlib.repr(sizes)} is not a shape")
+        if not -(1 << 63) <= metadata["seed"] < 1 << 63:
+            raise ValueError(f"{reprlib.repr(metadata['seed'])} is not a seed")
         if not isinstance(getattr(torch, metadata["input_dtype"], None), torch.dtype):
-            raise ValueError(f"'input_dtype' is {metadata['input_dtype']!r}")
+            raise ValueError(f"'input_dtype' is {reprlib.repr(metadata['input_dtype'])}")
 
 
 def saved_masks(

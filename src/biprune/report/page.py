@@ -162,7 +162,7 @@ def _run_cells(run: RunRecord, label: str, versions: Sequence[str]) -> dict[str,
         "validation (%)": "-" if validation is None else f"{validation:.2f}",
         "backward passes": f"{run.backward_passes:,}",
         "seconds": f"{run.seconds:,.1f}",
-        "finished": run.environment.get("finished", "-"),
+        "finished": str(run.environment.get("finished", "-")),
         "versions": str(versions.index(_versions(run)) + 1),
     }
 

@@ -11,12 +11,13 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from biprune.core.files import first_line, printable
+from biprune.core.plain import from_plain
 from biprune.structured.calls import ByPosition
 from biprune.structured.form import GraphForm
 from biprune.structured.outputs import (
     are_finite,
     difference,
-    first_line,
     inputs_to_compare,
     outputs,
 )
@@ -135,7 +136,7 @@ class Certificate:
                 "layer numbers that are not zero for every input."
             )
         lines += [f"{name} stays whole: {reason}." for name, reason in self.left_out.items()]
-        return "\n".join(lines)
+        return "\n".join(map(printable, lines))  # names and reasons may be a file's
 
     def to_json(self) -> dict[str, Any]:
         """As plain data."""
@@ -143,14 +144,8 @@ class Certificate:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Certificate:
-        """The certificate that `to_json` wrote; ValueError or TypeError if it is none."""
-        kept = {
-            name: {int(dim): [int(i) for i in index] for dim, index in dims.items()}
-            for name, dims in data["kept"].items()
-        }
-        sizes = {name: Size(**data[name]) for name in ("before", "after")}
-        batches = tuple(data["batches"])
-        return Certificate(**{**data, "kept": kept, "batches": batches, **sizes})
+        """The certificate that `to_json` wrote; a ValueError if it is none."""
+        return from_plain(Certificate, data)
 
 
 def hash_of(model: nn.Module) -> str:

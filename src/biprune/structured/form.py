@@ -34,6 +34,14 @@ class GraphForm(nn.Module):
     of the model that was traced, attributes and methods of that model are not there.
     """
 
+    graph: fx.Graph
+    sizes: list[list[Size]]
+    dtypes: list[torch.dtype]
+    nesting: Any
+    keywords: list[str]
+    _names: list[str]
+    _run: Callable[..., Any]
+
     def __init__(
         self,
         root: nn.Module,
@@ -46,21 +54,42 @@ class GraphForm(nn.Module):
         self._modules.update(root._modules)
         self._parameters.update(root._parameters)
         self._buffers.update(root._buffers)
-        self.graph = graph
-        self._switched = [node.name for node in graph.nodes if not _mode(node, default=True)]
-        self.sizes, self.dtypes = [list(each) for each in sizes], list(dtypes)
-        self.nesting = nesting
-        placeholders = graph.find_nodes(op="placeholder")
-        self.keywords = [str(node.target) for node in placeholders]
-        self.forward = self._named()
+        self._set("graph", graph)
+        switched = [node.name for node in graph.nodes if not _mode(node, default=True)]
+        self._set("_switched", switched)
+        self._set("sizes", [list(each) for each in sizes])
+        self._set("dtypes", list(dtypes))
+        self._set("nesting", nesting)
+        self._set("keywords", [str(node.target) for node in graph.find_nodes(op="placeholder")])
+        self._set("forward", self._named())
         self._compile()
         self.eval()
 
+    def _set(self, name: str, value: Any) -> None:
+        """An attribute of the form's own, whatever the user's tensors and modules are called."""
+        vars(self)[name] = value
+
     def _compile(self) -> None:
-        code = self.graph.python_code("self")
+        """Make code of the graph that takes its tensors as arguments, before the inputs.
+
+        What tensors and inputs are called may be no name in Python, and is no part of the code.
+        """
+        plain, copied = fx.Graph(), dict[fx.Node, fx.Node]()
+        read = self.graph.find_nodes(op="get_attr")
+        names = list(dict.fromkeys(str(node.target) for node in read))
+        given = {name: plain.placeholder(f"tensor_{i}") for i, name in enumerate(names)}
+        for i, node in enumerate(self.graph.find_nodes(op="placeholder")):
+            copied[node] = plain.placeholder(f"input_{i}")
+        for node in self.graph.nodes:
+            if node.op == "get_attr":
+                copied[node] = given[str(node.target)]
+            elif node.op != "placeholder":
+                copied[node] = plain.node_copy(node, copied.__getitem__)
+        code = plain.python_code("self")
         space = dict(code.globals)
         exec(compile(code.src, "<biprune graph>", "exec"), space)
-        self._run = space["forward"]
+        self._set("_names", names)
+        self._set("_run", space["forward"])
 
     def _named(self) -> Callable[..., Any]:
         """The forward, which says what its arguments are called: tools that export ask for that."""
@@ -74,7 +103,8 @@ class GraphForm(nn.Module):
             inputs = [*args, *(kwargs[name] for name in own.keywords[len(args) :])]
             if not torch.compiler.is_compiling():  # sizes are symbols then
                 own._check(inputs)
-            return filled(own.nesting, own._run(own, *inputs))
+            tensors = [held(own, name) for name in own._names]
+            return filled(own.nesting, own._run(own, *tensors, *inputs))
 
         kind = inspect.Parameter.POSITIONAL_OR_KEYWORD
         named = [inspect.Parameter(name, kind) for name in self.keywords]
@@ -121,7 +151,7 @@ class GraphForm(nn.Module):
         root._parameters = copy.deepcopy(self._parameters, memo)
         root._buffers = copy.deepcopy(self._buffers, memo)
         found = GraphForm(root, copy.deepcopy(self.graph), self.sizes, self.dtypes, self.nesting)
-        found._switched = list(self._switched)
+        found._set("_switched", [*vars(self)["_switched"]])
         found.train(self.training)
         for name, value in vars(self).items():
             if name not in vars(found):
@@ -139,10 +169,14 @@ def put(root: nn.Module, name: str, value: Tensor) -> None:
     """Hold a tensor under a name with dots, in modules made for it."""
     *path, last = name.split(".")
     for part in path:
-        if part not in root._modules:
-            root.add_module(part, nn.Module())
-        root = root.get_submodule(part)
-    if isinstance(value, nn.Parameter):
-        root.register_parameter(last, value)
-    else:
-        root.register_buffer(last, value)
+        root = root._modules.setdefault(part, nn.Module())  # pyright: ignore
+    (root._parameters if isinstance(value, nn.Parameter) else root._buffers)[last] = value  # pyright: ignore
+
+
+def held(root: nn.Module, name: str) -> Tensor:
+    """The tensor that `put` holds, or what took its place."""
+    *path, last = name.split(".")
+    for part in path:
+        root = root._modules[part]  # pyright: ignore
+    found = root._parameters.get(last)
+    return root._buffers[last] if found is None else found  # pyright: ignore

@@ -9,6 +9,7 @@ from typing import get_args
 import torch
 from torch import Tensor, nn
 
+from biprune.core.files import first_line
 from biprune.structured.calls import output_tensors
 from biprune.structured.inputs import Draw, random_inputs
 from biprune.training.evaluation import evaluation_mode
@@ -44,11 +45,6 @@ def check_runs(
             f"The model does not run on {called or f'`example_input` of shape {shapes}'} "
             f"({type(error).__name__}: {first_line(error)}). {advice or PASS_ANOTHER}"
         ) from error
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an exception says."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def inputs_to_compare(

@@ -74,7 +74,8 @@ def shrink(
             works.
 
     Raises:
-        ValueError: Outputs differ by more than `tolerance`; the message names the layer.
+        ValueError: Outputs differ by more than `tolerance`; the message names the layer. Or only a
+            graph will do, and there is none.
 
     >>> net = nn.Sequential(nn.Linear(4, 3), nn.ReLU(), nn.Linear(3, 2))
     >>> with torch.no_grad():
@@ -95,6 +96,11 @@ def shrink(
         coupling, labels = found_in(masked, example, "heads", False, seed)
     else:
         coupling, labels = groups, _labels_for(masked, example, groups)
+    if form == "graph" and not labels.traced.exported:
+        raise ValueError(
+            f"The model has no graph that holds for other inputs ({labels.traced.refused}). Leave "
+            "`form` out, or change its forward."
+        )
     macs = count_macs(masked, example)
     comparer = Comparer(called, inputs, seed, sum(macs.values()))
     allowed = TOLERANCES[comparer.dtype] if tolerance is None else tolerance

@@ -24,6 +24,7 @@ from typing import Any
 import torch
 from torch import Tensor, fx, nn
 
+from biprune.core.files import first_line
 from biprune.core.parameters import own_name, unwrap
 from biprune.structured.calls import ByPosition, by_position, template
 from biprune.structured.functional import drop_checks, functional, inline, writes_into_views
@@ -84,7 +85,7 @@ def trace(model: nn.Module, example_input: Inputs) -> Traced:
     inputs = tuple(_at_least_two(inputs))
     returned: list[Any] = []
     called.note = lambda value: returned.append(template(value))
-    with evaluation_mode(model), slow_attention(), forked_rng(()), _quiet():
+    with evaluation_mode(model), slow_attention(), forked_rng(()), quiet():
         try:
             module, sizes = _exported(called, inputs)
             refused = ""
@@ -109,11 +110,6 @@ def _parameters_of(model: nn.Module, count: int) -> tuple[str, ...]:
 def op_name(node: fx.Node) -> str:
     """The name of the aten operation that a node calls; empty if it calls none."""
     return getattr(node.target, "_opname", "")
-
-
-def first_line(error: Exception) -> str:
-    """The first line of what an exception says."""
-    return (str(error).strip().splitlines() or [""])[0]
 
 
 def _at_least_two(inputs: tuple[Tensor, ...]) -> Iterator[Tensor]:
@@ -227,7 +223,7 @@ def _number(size: Any) -> Any:
 
 
 @contextmanager
-def _quiet() -> Iterator[None]:
+def quiet() -> Iterator[None]:
     """Without torch's warnings and logs about what it cannot export: the error says it."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)

@@ -12,13 +12,14 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from biprune.core.files import first_line
 from biprune.core.groups import Group
 from biprune.core.parameters import unwrap
 from biprune.structured.calls import by_position
 from biprune.structured.graph import without_units
 from biprune.structured.inputs import Inputs
 from biprune.structured.labels import Labels
-from biprune.structured.outputs import difference, first_line, inputs_to_compare, outputs
+from biprune.structured.outputs import difference, inputs_to_compare, outputs
 from biprune.structured.precision import raised
 from biprune.structured.random_weights import randomize_
 from biprune.structured.removing import gone_atoms, tensors_of, zero_

@@ -1,37 +1,27 @@
 """A graph as plain data and back: operations by name, from a list of ours, and no code.
 
-What is read is a stranger's until it is checked: names are words and not code, operations are those
-that rules know, arguments are those of their schema, and a run on shapes alone shows that they fit
-and that none of the results is larger than a machine holds.
+What is read is a stranger's until it is checked: operations are those that rules know, arguments
+are those of their schema, and a run on shapes alone shows that they fit; see `bounded`.
 """
 
 from __future__ import annotations
 
 import copy
 import operator
-import re
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import astuple
-from keyword import iskeyword
 from typing import Any
 
 import torch
 from torch import Tensor, fx, nn
-from torch._subclasses.fake_tensor import FakeTensorMode
 
+from biprune.core.files import first_line
+from biprune.structured.bounded import ON_SIZES, run_on_shapes
 from biprune.structured.form import GraphForm, put
 from biprune.structured.rules import is_known
 from biprune.structured.trace import Size
 
-LARGEST = 1 << 34  # elements of one result
-_ON_SIZES: dict[str, Callable[..., Any]] = {
-    **{
-        name: getattr(operator, name)
-        for name in ("getitem", "add", "sub", "mul", "floordiv", "mod")
-    },
-    **{name: getattr(operator, name) for name in ("truediv", "neg", "pow", "eq", "ge", "le")},
-    **{name: getattr(torch, name) for name in ("sym_max", "sym_min", "sym_int", "sym_float")},
-}
+_PLAIN = {"getitem": operator.getitem, **ON_SIZES}  # functions that are no operations of torch
 _KINDS: dict[str, type] = {
     "dtype": torch.dtype,
     "layout": torch.layout,
@@ -65,10 +55,10 @@ def to_data(form: GraphForm) -> dict[str, Any]:
 def _target_name(node: fx.Node) -> str:
     if node.op != "call_function":
         return str(node.target)
-    for name, function in _ON_SIZES.items():
+    for name, function in _PLAIN.items():
         if node.target is function:
             return name
-    if not is_known(node.target):
+    if not _is_allowed(node.target):
         raise ValueError(
             f"The model is a graph that holds {node.target}, an operation that files do not hold."
         )
@@ -98,28 +88,49 @@ def from_data(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphFo
     Raises:
         ValueError: It is none, or holds what it must not.
     """
+    try:
+        form = _form(data, tensors)
+        run_on_shapes(form)
+    except ValueError as error:  # to which torch adds the node's text
+        raise ValueError(first_line(error)) from None
+    except Exception as error:  # whatever torch raises of what is no graph
+        reason = f"{type(error).__name__}: {first_line(error)}"
+        raise ValueError(f"the graph does not run ({reason})") from None
+    return form
+
+
+def _form(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphForm:
     root, graph = nn.Module(), fx.Graph()
     for name, tensor in tensors.items():
-        _check_word(name, dotted=True)
+        if not (name.isprintable() and all(name.split("."))):
+            raise ValueError(f"{name!r} is no name")
         trained = data["trained"].get(name)
         put(root, name, tensor if trained is None else nn.Parameter(tensor, bool(trained)))
     made: list[fx.Node] = []
     for op, target, args, kwargs in data["nodes"]:
+        if made and made[-1].op == "output":
+            raise ValueError("the graph goes on after its output")
         named = {str(name): _real(value, made) for name, value in kwargs.items()}
         made.append(_node(graph, op, target, _real(args, made), named, tensors))
-    sizes = [
-        [Size(int(low), None if high is None else int(high), str(name)) for low, high, name in each]
-        for each in data["sizes"]
-    ]
+    if not made or made[-1].op != "output":
+        raise ValueError("the graph has no output")
+    sizes = [[_size(*size) for size in each] for each in data["sizes"]]
     dtypes = [_named(torch.dtype, name) for name in data["dtypes"]]
-    form = GraphForm(root, graph, sizes, dtypes, data["nesting"])
-    _run_on_shapes(form)
-    return form
+    if not len(graph.find_nodes(op="placeholder")) == len(sizes) == len(dtypes):
+        raise ValueError("the graph does not have as many inputs as sizes")
+    return GraphForm(root, graph, sizes, dtypes, data["nesting"])
+
+
+def _size(low: Any, high: Any, name: Any) -> Size:
+    if type(low) is not int or not isinstance(high, int | None) or low < 0:
+        raise ValueError(f"{[low, high]} is no range of sizes")
+    if name and not str(name).isidentifier():
+        raise ValueError(f"{name!r} is no name")
+    return Size(low, high, str(name))
 
 
 def _node(graph: fx.Graph, op: str, target: str, args: Any, kwargs: Any, tensors: Any) -> fx.Node:
     if op == "placeholder":
-        _check_word(target)
         return graph.placeholder(target)
     if op == "get_attr":
         if target not in tensors:
@@ -140,14 +151,19 @@ def _node(graph: fx.Graph, op: str, target: str, args: Any, kwargs: Any, tensors
 
 
 def _function(target: str) -> Any:
-    if target in _ON_SIZES:
-        return _ON_SIZES[target]
+    if target in _PLAIN:
+        return _PLAIN[target]
     space, name, overload = target.split(".")
     packet = getattr(torch.ops.aten, name, None) if space == "aten" else None
     function = getattr(packet, overload, None) if overload in _overloads(packet) else None
-    if function is None or not is_known(function):
+    if function is None or not _is_allowed(function):
         raise ValueError(f"the graph holds {target!r}, which is no operation of the list")
     return function
+
+
+def _is_allowed(function: Any) -> bool:
+    """Whether an operation is one that rules know, and that writes into none of its arguments."""
+    return is_known(function) and not function._schema.is_mutable
 
 
 def _overloads(packet: Any) -> list[str]:
@@ -175,35 +191,3 @@ def _named(kind: type, name: str) -> Any:
     if not isinstance(value, kind):
         raise ValueError(f"{name!r} is no {kind.__name__}")
     return value
-
-
-def _check_word(name: str, *, dotted: bool = False) -> None:
-    """A name in the code that is made of a graph must be a word, or words with dots."""
-    fine = re.fullmatch(r"\w+(\.\w+)*", name) if dotted else name.isidentifier()
-    if not fine or not name.isascii() or iskeyword(name):
-        raise ValueError(f"{name!r} is no name")
-
-
-class _Bounded(fx.Interpreter):
-    def run_node(self, n: fx.Node) -> Any:
-        result = super().run_node(n)
-        for each in result if isinstance(result, (list, tuple)) else [result]:
-            if isinstance(each, Tensor) and each.numel() > LARGEST:
-                raise ValueError(f"{n.name} has {each.numel():,} numbers")
-        return result
-
-
-def _run_on_shapes(form: GraphForm) -> None:
-    """Run the graph without numbers, on inputs of the smallest sizes that it takes."""
-    with FakeTensorMode(allow_non_fake_inputs=True):
-        inputs = [
-            torch.zeros(
-                [max(size.low, 2) if size.high is None else size.low for size in sizes], dtype=dtype
-            )
-            for sizes, dtype in zip(form.sizes, form.dtypes, strict=True)
-        ]
-        try:
-            _Bounded(form, graph=form.graph).run(*inputs)
-        except (RuntimeError, TypeError, IndexError, AttributeError) as error:
-            reason = (str(error).strip().splitlines() or [""])[0]
-            raise ValueError(f"the graph does not run ({reason})") from None
