@@ -34,7 +34,7 @@ def ticket(batches: Batches) -> biprune.Ticket:
     return biprune.prune(
         model,
         batches,
-        "bip",
+        "bip-plus",
         sparsity=0.7,
         structure="filter",
         scope="global",
