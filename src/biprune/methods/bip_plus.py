@@ -187,7 +187,7 @@ class BiPPlus(BiP):
     """
 
     name: ClassVar[str] = "bip-plus"
-    summary: ClassVar[str] = "BiP in one pass, gradually, by magnitudes that scores correct: ours"
+    summary: ClassVar[str] = "our BiP: one pass, gradually, scores that correct magnitudes"
     citation: ClassVar[str] = "after Zhang et al., NeurIPS 2022"
     settings_version: ClassVar[int] = 5  # the same as when it was called bip
     algorithm: ClassVar[type[BiPPlusAlgorithm]] = BiPPlusAlgorithm
