@@ -20,7 +20,7 @@ from timing import interleaved, medians, parser, ratio, report
 
 SPARSITIES = [0.5, 0.74, 0.87, 0.95, 0.99]
 WIDTHS = [8, 16, 32, 64]
-METHODS = {"bip-paper": biprune.BiP.paper(), "imp": biprune.IMP()}
+METHODS = {"bip-paper": biprune.BiP(), "imp": biprune.IMP()}
 
 
 def main() -> None:

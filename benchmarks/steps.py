@@ -12,6 +12,7 @@ import biprune
 from biprune.core.structure import get_structure
 from biprune.methods.base import Start, Target, magnitudes
 from biprune.methods.bip import BiPAlgorithm
+from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.methods.hydra import HydraAlgorithm
 from biprune.training.batches import classification_loss
 from biprune.training.copying import copy_model
@@ -103,17 +104,17 @@ def loop_step(model: nn.Module, batches: Batches, optimizer: torch.optim.Optimiz
 
 def bip_step(model: nn.Module, batches: Batches) -> Step:
     """As published: two passes on two batches, as `prune` runs it."""
-    return _bip(biprune.BiP.paper(), model, batches)
+    return _bip(biprune.BiP(), model, batches)
 
 
 def one_pass_step(model: nn.Module, batches: Batches) -> Step:
     """One pass for both levels, else as published."""
-    return _bip(biprune.BiP.paper(passes=1), model, batches)
+    return _bip(biprune.BiPPlus(**{**AS_PUBLISHED, "passes": 1}), model, batches)
 
 
 def default_step(model: nn.Module, batches: Batches) -> Step:
     """Our default, as `prune` runs it; behind the ramp, at the sparsity of the others."""
-    return _bip(biprune.BiP(), model, batches, epoch=EPOCHS - 1)
+    return _bip(biprune.BiPPlus(), model, batches, epoch=EPOCHS - 1)
 
 
 def hydra_step(model: nn.Module, batches: Batches) -> Step:
@@ -143,7 +144,7 @@ TARGET = Target(SPARSITY, get_structure("weight"))
 
 def _bip(method: biprune.BiP, model: nn.Module, batches: Batches, *, epoch: int = 0) -> Step:
     def make(start: Start, setup: Setup) -> BiPAlgorithm:
-        return BiPAlgorithm(method, start, setup, TARGET)
+        return method.algorithm(method, start.model, setup, TARGET)
 
     return _driven(model, batches, make, epoch=epoch)
 

@@ -25,6 +25,7 @@ from torch.nn.functional import cross_entropy
 
 import biprune
 from biprune.data import Dataset
+from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.structured.macs import total_macs
 from biprune.training.evaluation import accuracy
 from studies.trials import add, cell, parser, records
@@ -85,6 +86,11 @@ def by_biprune(method: Callable[[int, float], biprune.Method]) -> Row:
         return ticket.shrink()
 
     return run
+
+
+def one_pass(passes: int, lr: float, **changes: Any) -> biprune.BiPPlus:
+    """As published, but for these."""
+    return biprune.BiPPlus(**{**AS_PUBLISHED, "epochs": passes, "lr": lr, "passes": 1, **changes})
 
 
 def by_torch_pruning(importance: str, *, together: bool) -> Row:
@@ -158,14 +164,10 @@ ROWS: dict[str, Row] = {
     "biprune, magnitude": by_biprune(
         lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
     ),
-    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiP(epochs=passes, lr=lr)),
-    "biprune, BiP in one pass": by_biprune(
-        lambda passes, lr: biprune.BiP.paper(epochs=passes, lr=lr, passes=1)
-    ),
+    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiPPlus(epochs=passes, lr=lr)),
+    "biprune, BiP in one pass": by_biprune(lambda passes, lr: one_pass(passes, lr)),
     "biprune, BiP in one pass, gradually": by_biprune(
-        lambda passes, lr: biprune.BiP.paper(
-            epochs=passes, lr=lr, passes=1, sparsity_schedule="cubic", ramp=0.5
-        )
+        lambda passes, lr: one_pass(passes, lr, sparsity_schedule="cubic", ramp=0.5)
     ),
     "biprune, GMP": by_biprune(lambda passes, lr: biprune.GMP(epochs=passes, lr=lr)),
 }

@@ -12,16 +12,13 @@ from __future__ import annotations
 import argparse
 from dataclasses import dataclass
 from itertools import product
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
 
 import biprune
-from biprune.methods.base import Outcome, Start, Target
-from biprune.methods.bilevel import BiLevelOptimizer
-from biprune.methods.bip import BiPAlgorithm, PaperBiP
-from biprune.training.loop import Setup, fit
+from biprune.methods.bip_plus import AS_PUBLISHED, BiPPlus, BiPPlusLevels
 from studies.trials import add, cell, parser, records
 
 
@@ -36,7 +33,7 @@ def main() -> None:
     print(markdown(records(options)))
 
 
-class LaggedOptimizer(BiLevelOptimizer):
+class LaggedLevels(BiPPlusLevels):
     """The upper level moves by the gradient of the batch before; tried here, not in the product.
 
     It holds one more gradient, and a resumed run would need it.
@@ -55,30 +52,27 @@ class LaggedOptimizer(BiLevelOptimizer):
                 return True
             for name, gradient in held.items():
                 torch.where(self.masks[name], gradient, torch.zeros(()), out=masked[name])
-            self._move_mask(self._upper_gradients_(held, masked))
+            self._move_scores(self._upper_gradients(held, masked))
+            self._select_masks()
         return True
 
 
 @dataclass(frozen=True)
-class LaggedBiP(PaperBiP):
-    """One-pass BiP with the optimizer above."""
+class LaggedBiP(BiPPlus):
+    """One-pass BiP with the levels above."""
 
-    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """As `BiP.run`, without retraining."""
-        algorithm = BiPAlgorithm(self, start, setup, target)
-        algorithm.optimizer.__class__ = LaggedOptimizer
-        run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="bip")
-        return Outcome(start.model, algorithm.optimizer.masks, run.history, run.cost)
+    levels: ClassVar[type[BiPPlusLevels]] = LaggedLevels
 
 
 def variants(passes: int, lr: float) -> dict[str, biprune.BiP]:
     half = passes // 2
+    one_pass: dict[str, Any] = {**AS_PUBLISHED, "passes": 1, "lr": lr}
     return {
-        "two passes": biprune.BiP.paper(epochs=half, lr=lr),
-        "one, the same gradient": biprune.BiP.paper(passes=1, epochs=passes, lr=lr),
-        "one, the last gradient": LaggedBiP(passes=1, epochs=passes, lr=lr),
-        "one, the same gradient, half the passes": biprune.BiP.paper(passes=1, epochs=half, lr=lr),
-        "one, the last gradient, half the passes": LaggedBiP(passes=1, epochs=half, lr=lr),
+        "two passes": biprune.BiP(epochs=half, lr=lr),
+        "one, the same gradient": BiPPlus(**one_pass, epochs=passes),
+        "one, the last gradient": LaggedBiP(**one_pass, epochs=passes),
+        "one, the same gradient, half the passes": BiPPlus(**one_pass, epochs=half),
+        "one, the last gradient, half the passes": LaggedBiP(**one_pass, epochs=half),
     }
 
 

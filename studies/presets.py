@@ -10,17 +10,18 @@ from biprune.experiments.presets.ablations import RETRAINING
 from biprune.experiments.presets.base import COMPARED, RESNET20, Preset, distinct, expand, sized
 from biprune.experiments.presets.scales import Size, part
 from biprune.experiments.spec import RunSpec
-from biprune.methods import GMP, IMP, SNIP, BiP, Magnitude
+from biprune.methods import GMP, IMP, SNIP, BiP, BiPPlus, Magnitude
 from biprune.methods.base import TrainingMethod
+from biprune.methods.bip_plus import AS_PUBLISHED
 
 CLAIM_SEEDS = range(5)  # of comparisons that carry a claim
 STUDY_SEEDS = range(100, 102)  # settings are not judged by the runs that chose them
 MORE_STUDY_SEEDS = range(100, 110)
 HIGH = (0.8, 0.9, 0.95, 0.98)
 CLAIMED = (0.9, 0.95, 0.98)  # where BiP is said to be ahead, with more seeds
-STRONG = ("bip", "bip-paper", "gmp", "hydra", "imp", "omp", "magnitude")
-CLOSEST = ("bip", "gmp")  # the strongest at equal cost, and each with the other's momentum
-SWAPPED = (BiP(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
+STRONG = ("bip-plus", "bip", "gmp", "hydra", "imp", "omp", "magnitude")
+CLOSEST = ("bip-plus", "gmp")  # the strongest at equal cost, and each with the other's momentum
+SWAPPED = (BiPPlus(nesterov=False, freeze_pruned=False), GMP(nesterov=True))
 OTHERS = ("grasp", "snip", "synflow", "prospr", "earlybird", "random")
 # What the paper says of BiP's settings: of the implicit gradient, N, gamma and the batches; and
 # the rate of its rivals, for the paper's is small beside a dense run that was too short.
@@ -37,7 +38,7 @@ DOUBTED: tuple[dict[str, Any], ...] = (
 )
 UNITS = (0.6,)  # of filters and of channels
 WHOLE = (0.738, 0.9)  # the paper's sparsity for ResNet-20, and one beyond its winning tickets
-# Each a change to BiP's own settings. Those chosen are first, as in all studies: none at all.
+# Each a change to the settings of bip-plus. Those chosen are first, as in all studies: none at all.
 CHANGES: tuple[dict[str, Any], ...] = (
     {},
     {"passes": 2},
@@ -91,7 +92,8 @@ def seeded(size: Size, seeds: Sequence[int]) -> Size:
 
 
 def _methods(size: Size) -> list[RunSpec]:
-    single = size.paper_bip(passes=1, lr=0.1, epochs=size.passes or BiP.paper().epochs)
+    length = size.passes or BiP.epochs
+    single = BiPPlus(**{**AS_PUBLISHED, "passes": 1, "lr": 0.1, "epochs": length})
     more = seeded(size, CLAIM_SEEDS)
     swapped = [_of_length(size, method) for method in SWAPPED]
     return distinct(
@@ -99,7 +101,7 @@ def _methods(size: Size) -> list[RunSpec]:
             *expand(size, [RESNET20], STRONG, at=HIGH),
             *expand(size, [RESNET20], [single], at=[0.95]),
             *expand(size, [RESNET20], OTHERS, at=(0.9, 0.95)),
-            *_fifths_of_imp(more, BiP()),
+            *_fifths_of_imp(more, BiPPlus()),
             *expand(more, [RESNET20], [*CLOSEST, "imp", *swapped], at=CLAIMED),
         ]
     )
@@ -139,7 +141,7 @@ def _controls(size: Size) -> list[RunSpec]:
         [
             *expand(replace(size, sparsities=(0.0,)), [RESNET20], [_of_length(size, gmp)]),
             *expand(size, [RESNET20], equal, at=(0.9, 0.95)),
-            *expand(size, [RESNET20], [_of_length(size, BiP(score_lr=0.0))], at=(0.95, 0.98)),
+            *expand(size, [RESNET20], [_of_length(size, BiPPlus(score_lr=0.0))], at=(0.95, 0.98)),
             *expand(size, [RESNET20], [_of_length(size, SNIP(), times=2)], at=[0.95]),
             *_fifths_of_imp(more, gmp),
             *expand(rounds, [RESNET20], [_of_length(size, IMP(rewind=False, **like_bip))]),
@@ -149,16 +151,16 @@ def _controls(size: Size) -> list[RunSpec]:
 
 def _claims(size: Size) -> list[RunSpec]:
     """One network, at one sparsity each: enough to judge by; the figures have whole curves."""
-    changed = [size.paper_bip(**change) for change in size.some(DOUBTED)]
+    changed = [size.bip(**change) for change in size.some(DOUBTED)]
     early = part(8, of=RETRAINING, length=size.dense.get("epochs", RETRAINING))
     length = size.passes or RETRAINING
-    rewound = [size.paper_bip(retrain_epochs=length, rewind_epoch=e) for e in (0, early, None)]
+    rewound = [size.bip(retrain_epochs=length, rewind_epoch=e) for e in (0, early, None)]
     units = replace(size, unit_sparsities=tuple(size.near(UNITS, "filter")))
     more = seeded(units, CLAIM_SEEDS)
     return distinct(
         [
             *expand(size, [RESNET20], changed, at=[0.95]),
-            *expand(size, [RESNET20], [size.paper_bip(), *rewound], at=[0.9]),
+            *expand(size, [RESNET20], [size.bip(), *rewound], at=[0.9]),
             *expand(units, [RESNET20], COMPARED, structure="filter"),
             *expand(units, [RESNET20], COMPARED, structure="channel"),
             *expand(more, [RESNET20], CLOSEST, structure="filter"),
@@ -187,12 +189,12 @@ def _settings(size: Size) -> list[RunSpec]:
 
 def _of_weights(size: Size, passes: int | None) -> list[RunSpec]:
     methods = _changed(size.some(CHANGES), passes)
-    shorter, longer = (BiP().scaled(methods[0].epochs * n // 2) for n in (1, 4))
+    shorter, longer = (BiPPlus().scaled(methods[0].epochs * n // 2) for n in (1, 4))
     return expand(size, [RESNET20], [*methods, shorter, longer], at=[0.95])
 
 
-def _changed(changes: Iterable[dict[str, Any]], passes: int | None) -> list[BiP]:
-    methods = [replace(BiP(), **change) for change in changes]
+def _changed(changes: Iterable[dict[str, Any]], passes: int | None) -> list[BiPPlus]:
+    methods = [replace(BiPPlus(), **change) for change in changes]
     if passes is None:
         return methods
     return [method.scaled(max(1, passes // method.passes)) for method in methods]
@@ -210,7 +212,7 @@ def _full_size(size: Size) -> list[RunSpec]:
             dense={"epochs": 30, "schedule": "cosine"},  # steps need more epochs for 90 %
             sparsities=WHOLE,
         )
-    return expand(size, [RESNET20], ["bip"], at=WHOLE)
+    return expand(size, [RESNET20], ["bip-plus"], at=WHOLE)
 
 
 _ALL = [

@@ -125,7 +125,7 @@ def test_choices_are_the_librarys() -> None:
 
 
 def test_prune_saves_what_the_library_prunes(run: Run, dense: Path, tmp_path: Path) -> None:
-    out = tmp_path / "bip"
+    out = tmp_path / "bip-plus"
     code, stdout, _ = run(
         f"prune {dense} --sparsity 0.9 --epochs 2 --seed 1 --set gamma=0.5 "
         f"--set implicit_gradient=true --exclude head --out {out} --json"
@@ -133,7 +133,7 @@ def test_prune_saves_what_the_library_prunes(run: Run, dense: Path, tmp_path: Pa
     assert code == 0
     assert json.loads(stdout) == saved(out)
     data = biprune.load_data("digits", subset=200)
-    method = biprune.BiP(epochs=2, gamma=0.5, implicit_gradient=True)
+    method = biprune.BiPPlus(epochs=2, gamma=0.5, implicit_gradient=True)
     expected = biprune.prune(
         biprune.load_dense(dense), data, method, sparsity=0.9, seed=1, exclude="head"
     )
@@ -250,8 +250,8 @@ def test_list(run: Run) -> None:
     assert max(map(len, out.splitlines())) <= 80
 
     document = json.loads(run("list --json")[1])
+    assert document["methods"]["bip-plus"]["settings"] == biprune.BiPPlus().settings
     assert document["methods"]["bip"]["settings"] == biprune.BiP().settings
-    assert document["methods"]["bip-paper"]["settings"] == biprune.BiP.paper().settings
     assert document["methods"]["omp"]["retrains"] is True
     assert document["methods"]["imp"]["passes"] == 11 * 160
     deeper = json.loads(run("list methods --sparsity 0.2 --json")[1])
@@ -306,19 +306,20 @@ def test_demo(run: Run, tmp_path: Path) -> None:
     out = tmp_path / "demo"
     code, stdout, _ = run(f"demo --epochs 2 --out {out}")
     assert code == 0
-    methods = re.findall(r"^ (dense|bip|omp|random) +(\d+) %", stdout, re.MULTILINE)
-    pruned = [(name, share) for share in ("90", "97") for name in ("bip", "omp", "random")]
+    names = ("bip-plus", "bip", "omp", "random")
+    methods = re.findall(r"^ (dense|bip-plus|bip|omp|random) +(\d+) %", stdout, re.MULTILINE)
+    pruned = [(name, share) for share in ("90", "97") for name in names]
     assert methods == [("dense", "0"), *pruned]
     assert len(set(re.findall(r" (\d+) +\d+\.\d *$", stdout, re.MULTILINE))) == 1  # equal passes
-    assert f"biprune inspect {out / 'bip-90'}" in stdout
-    assert biprune.load_ticket(out / "bip-90").masks.sparsity == pytest.approx(0.9, abs=1e-4)
-    assert sorted(path.name for path in out.iterdir()) == ["bip-90", "dense"]
+    assert f"biprune inspect {out / 'bip-plus-90'}" in stdout
+    assert biprune.load_ticket(out / "bip-plus-90").masks.sparsity == pytest.approx(0.9, abs=1e-4)
+    assert sorted(path.name for path in out.iterdir()) == ["bip-plus-90", "dense"]
 
     assert "already holds a finished result" in one_error(run(f"demo --epochs 2 --out {out}"))
     code, stdout, _ = run(f"demo --epochs 2 --out {out} --force --json")
     document = json.loads(stdout)
     accuracies = {(row["method"], row["sparsity"]): row["accuracy"] for row in document["runs"]}
-    assert len(accuracies) == 7
+    assert len(accuracies) == 9
     assert document["runs"][1]["accuracy"] == biprune.load_ticket(document["ticket"]).accuracy
     assert "'--epochs'" in one_error(run("demo --epochs 0"))
 
@@ -327,16 +328,19 @@ def test_demo(run: Run, tmp_path: Path) -> None:
     ("arguments", "message"),
     [
         ("--sparsity 90", "`sparsity` must be in [0, 1), got 90. Did you mean 0.9?"),
-        ("--sparsity 0.9 --method bpi", "Unknown method 'bpi'. Methods: bip, "),
+        ("--sparsity 0.9 --method bpi", "Unknown method 'bpi'. Methods: bip-plus, "),
         ("--sparsity 0.9 --method bpi", "Closest: bip."),
-        ("--sparsity 0.9 --set gama=1", "The method 'bip' has no setting 'gama'. Settings: epochs"),
+        (
+            "--sparsity 0.9 --set gama=1",
+            "'bip-plus' has no setting 'gama'. Settings: epochs",
+        ),
         ("--sparsity 0.9 --method imp --set stops=0.5,x", "`stops` must be a number, got 'x'"),
         ("--sparsity 0.9 --method imp --set stops=0.5,7", "`sparsity` must be in [0, 1), got 7"),
         ("--sparsity 0.9 --method random --set like=x", "`like` cannot be set from the command"),
         ("--sparsity 0.9 --set gamma", "`--set` takes KEY=VALUE, got 'gamma'."),
         ("--sparsity 0.9 --set gamma=big", "`gamma` must be a number, got 'big'."),
         ("--sparsity 0.9 --set lower_steps=1.5", "`lower_steps` must be an integer, got '1.5'."),
-        ("--sparsity 0.9 --set couple_gamma=1", "`couple_gamma` must be true or false, got '1'."),
+        ("--sparsity 0.9 --set freeze_pruned=1", "`freeze_pruned` must be true or false, got '1'."),
         ("--sparsity 0.9 --set schedule=up", "`schedule` must be one of cosine, step, constant"),
         ("--sparsity 0.9 --structure row", "Unknown structure 'row'. Structures: weight, filter"),
         ("--sparsity 0.9 --scope row", "Invalid value for '--scope'"),
@@ -653,7 +657,7 @@ def test_another_run_in_the_way(run: Run, tmp_path: Path) -> None:
     assert "belongs to another run: its lr was 0.2, now it is 0.1" in message
 
 
-def event(epoch: int, step: int, stage: str = "bip", accuracy: float | None = None) -> Event:
+def event(epoch: int, step: int, stage: str = "bip-plus", accuracy: float | None = None) -> Event:
     record = None
     if step == 3:
         record = {"loss": 0.5} | ({} if accuracy is None else {"accuracy": accuracy})
@@ -661,7 +665,7 @@ def event(epoch: int, step: int, stage: str = "bip", accuracy: float | None = No
 
 
 def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
-    with progress.show_progress("bip") as report:
+    with progress.show_progress("bip-plus") as report:
         for epoch in range(20):
             for step in (1, 2, 3):
                 report(event(epoch, step, accuracy=98.0))
@@ -670,8 +674,8 @@ def test_lines_are_few(capsys: pytest.CaptureFixture[str]) -> None:
     assert captured.out == ""
     lines = captured.err.splitlines()
     assert re.findall(r"epoch (\d+)/20", captured.err) == ["4", "8", "12", "16", "20", "20"]
-    assert lines[0] == "bip: epoch 4/20, loss 0.5000, validation 98.0 %"
-    assert lines[-1] == "bip (retrain): epoch 20/20, loss 0.5000"
+    assert lines[0] == "bip-plus: epoch 4/20, loss 0.5000, validation 98.0 %"
+    assert lines[-1] == "bip-plus (retrain): epoch 20/20, loss 0.5000"
 
 
 def test_bars_on_a_terminal(
@@ -681,14 +685,16 @@ def test_bars_on_a_terminal(
         return Console(**settings, force_terminal=True, width=80)
 
     monkeypatch.setattr(progress, "Console", terminal)
-    with progress.show_progress("bip") as report:
+    with progress.show_progress("bip-plus") as report:
         report(event(18, 3, accuracy=97.0))
         report(event(19, 3, accuracy=98.0))
         report(event(0, 1, stage="retrain"))
     captured = capsys.readouterr()
     assert captured.out == ""
     shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", captured.err).replace("\r", "\n").splitlines()
-    assert any(re.match(r"bip .* epoch 20/20 +loss 0.2500 val +98.0 % ", line) for line in shown)
+    assert any(
+        re.match(r"bip-plus .* epoch 20/20 +loss 0.2500 val +98.0 %", line) for line in shown
+    )
     assert any(re.match(r"retrain .* epoch 1/20 +loss 0.2500 ", line) for line in shown)
     assert max(map(len, shown)) <= 80
 

@@ -29,8 +29,8 @@ TINY = "--width 2 --subset 200 --sparsities 0.5 --passes 2 --dense-epochs 1"
 def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> None:  # noqa: F811
     page, store = tmp_path / "report.html", tmp_path / "runs"
     line = (
-        f"compare resnet8 digits {TINY} --seeds 0,1 --method bip-paper "
-        f"--method bip-paper:passes=1 --store {store} --report {page}"
+        f"compare resnet8 digits {TINY} --seeds 0,1 --method bip "
+        f"--method bip:lr=0.1 --store {store} --report {page}"
     )
     code, out, err = run(line)
     assert code == 0
@@ -38,7 +38,7 @@ def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> N
     assert "6 of 6 runs" in err
     rows = [row.split() for row in out.splitlines()]
     assert any(row[:1] == ["gmp"] for row in rows)
-    assert any(row[:2] == ["bip-paper", "(passes=1)"] for row in rows)
+    assert any(row[:2] == ["bip", "(lr=0.1)"] for row in rows)
     assert page.stat().st_size > 10_000
     again = run(line)
     assert again == (0, out, "")  # nothing is run twice
@@ -200,7 +200,7 @@ def _group_lives(leader: int) -> bool:
 @pytest.mark.skipif(shutil.which("script") is None, reason="needs script, for a terminal")
 def test_a_terminal_shows_the_table_so_far(tmp_path: Path) -> None:
     line = (
-        f"{sys.executable} -m biprune compare resnet8 digits {TINY} --method bip-paper --seeds 0,1 "
+        f"{sys.executable} -m biprune compare resnet8 digits {TINY} --method bip --seeds 0,1 "
         f"--passes 100 --threads 1 --store {tmp_path / 'runs'}"  # longer than a picture stands
     )
     log = tmp_path / "log"

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import inspect
 import itertools
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ TINY: dict[str, Any] = {
 def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> None:
     steps: list[str] = []
     by_name = biprune.compare(
-        ["bip"],
+        ["bip-plus"],
         "digits",
         "resnet8",
         data_options={"subset": 200},
@@ -30,14 +31,14 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
         progress=lambda spec, event: steps.append(spec.method),
         **TINY,
     )
-    assert {spec.method for spec in by_name.specs} == {"bip", "gmp"}  # gmp is always a row
-    assert set(steps) == {"train", "bip", "gmp"}
+    assert {spec.method for spec in by_name.specs} == {"bip-plus", "gmp"}  # gmp is always a row
+    assert set(steps) == {"train", "bip-plus", "gmp"}
     assert len(by_name.records) == 2 * (1 + 2)
     records = by_name.records
     steps.clear()
     data = biprune.load_data("digits", subset=200)
     loaded = biprune.compare(
-        ["bip", "gmp"],
+        ["bip-plus", "gmp"],
         data,
         "resnet8",
         store=tmp_path,
@@ -47,7 +48,7 @@ def test_a_comparison_by_name_and_by_loaded_data_is_the_same(tmp_path: Path) -> 
     assert steps == []
     assert loaded.records == records
     with pytest.raises(ValueError, match="`data_options` go with the name"):
-        biprune.compare(["bip"], data, "resnet8", data_options={"subset": 9}, **TINY)
+        biprune.compare(["bip-plus"], data, "resnet8", data_options={"subset": 9}, **TINY)
 
 
 def test_dense_is_compared_once_a_seed(tmp_path: Path) -> None:
@@ -102,7 +103,7 @@ def test_a_loaded_folder_is_known_by_its_path(tmp_path: Path) -> None:
 
 def test_the_table_and_the_page(tmp_path: Path) -> None:
     result = biprune.compare(
-        [biprune.BiP.paper(passes=1), biprune.BiP.paper()],
+        [biprune.BiP(gamma=10.0), biprune.BiP()],
         "digits",
         "resnet8",
         data_options={"subset": 200},
@@ -112,20 +113,20 @@ def test_the_table_and_the_page(tmp_path: Path) -> None:
     by_seed = [
         record.test_accuracy
         for record in result.records
-        if record.spec.method == "bip-paper" and record.spec.settings.get("passes") == 1
+        if record.spec.method == "bip" and record.spec.settings.get("gamma") == 10
     ]
     assert len(by_seed) == 2
     mean = sum(value or 0.0 for value in by_seed) / 2
-    row = next(line for line in result.table().splitlines() if "passes=1" in line)
+    row = next(line for line in result.table().splitlines() if "gamma=10" in line)
     assert f"{mean:.2f}" in row
     page = result.report(tmp_path / "page.html", csv=tmp_path / "cells.csv")
-    assert "passes=1" in page.read_text(encoding="utf-8")
+    assert "gamma=10" in page.read_text(encoding="utf-8")
     assert (tmp_path / "cells.csv").exists()
 
 
 def test_equal_passes(tmp_path: Path) -> None:
     result = biprune.compare(
-        ["bip", "bip-paper", "hydra", "omp"],
+        ["bip-plus", "bip", "hydra", "omp"],
         "digits",
         "resnet8",
         data_options={"subset": 200},
@@ -134,3 +135,13 @@ def test_equal_passes(tmp_path: Path) -> None:
     )
     pruned = [record for record in result.records if record.spec.method != "train"]
     assert {record.backward_passes for record in pruned} == {2 * 3}
+
+
+def test_where_no_method_is_named_both_forms_of_bip_are_compared() -> None:
+    """The command says so without importing torch, so its list is a copy."""
+    from biprune.cli.compare import METHODS as OF_COMMAND
+    from biprune.report.compare import DEFAULT
+
+    assert tuple(OF_COMMAND) == DEFAULT
+    assert {"bip", "bip-plus", "gmp"} <= set(DEFAULT)
+    assert inspect.signature(biprune.prune).parameters["method"].default == "bip-plus"

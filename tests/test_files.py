@@ -107,7 +107,7 @@ def test_only_files_are_read(tmp_path: Path) -> None:
     os.mkfifo(folder / "pipe")
     (folder / "inner").mkdir()
     for name in ("pipe", "inner"):
-        with pytest.raises(ValueError, match=rf"{name}' is no file|Is a directory"):
+        with pytest.raises(ValueError, match=rf"{name}' is not a file|Is a directory"):
             read_file(folder / name)
     (tmp_path / "secret").write_text("secret")
     (folder / "own").write_text("own")

@@ -14,7 +14,7 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
 from biprune.core.selection import Selector
 from biprune.core.structure import get_structure
-from levels import bilevel
+from levels import published
 from oracles import central_difference
 
 WEIGHT = get_structure("weight")
@@ -53,7 +53,7 @@ def test_gradients_against_finite_differences(
     """d/dm = theta * g and d/dtheta = m * g through convolution and BatchNorm, in float64."""
     model = conv_net.double()
     images, labels = batches[0][0].double(), batches[0][1]
-    optimizer = bilevel(model, 0.5, implicit_gradient=False)
+    optimizer = published(model, 0.5, implicit_gradient=False)
     nn.functional.cross_entropy(model(images), labels).backward()
 
     name = "conv1.weight"
@@ -66,7 +66,7 @@ def test_gradients_against_finite_differences(
 
     by_mask = central_difference(lambda m: loss(m * theta), mask, 1e-6)
     by_theta = central_difference(lambda t: loss(mask * t), theta, 1e-6)
-    upper = optimizer.upper_gradient_(name, gradient.clone(), mask * gradient)
+    upper = optimizer._upper_gradient(name, gradient.clone(), mask * gradient)
     assert torch.allclose(upper, by_mask, atol=1e-8)
     assert torch.allclose(mask * gradient, by_theta, atol=1e-8)
     assert by_mask.abs().max() > 1e-3
@@ -113,7 +113,7 @@ def test_dead_rows_are_the_outputs_that_are_always_zero(
 
 def test_sparse_gradients_are_refused_by_name() -> None:
     model = nn.Sequential(nn.Embedding(5, 3, sparse=True), nn.Linear(3, 2))
-    optimizer = bilevel(model, 0.5, include="*")
+    optimizer = published(model, 0.5, include="*")
     model(torch.tensor([1, 2])).sum().backward()
     with pytest.raises(ValueError, match=r"gradient of '0\.weight' is sparse"):
         optimizer.lower_step()
@@ -124,7 +124,7 @@ def test_an_embedding_with_sparse_gradients_that_is_not_pruned_is_trained() -> N
         torch.manual_seed(0)
         model = nn.Sequential(nn.Embedding(5, 3, sparse=sparse), nn.Linear(3, 2))
         data = [(torch.tensor([1, 2]), torch.tensor([0, 1]))] * 3
-        return biprune.prune(model, data, "bip", sparsity=0.5, epochs=2).model
+        return biprune.prune(model, data, "bip-plus", sparsity=0.5, epochs=2).model
 
     one, other = trained(sparse=True), trained(sparse=False)
     assert torch.equal(one.get_parameter("0.weight"), other.get_parameter("0.weight"))

@@ -278,7 +278,7 @@ def test_what_was_offered_is_what_is_pruned(method: type[Method], data: list) ->
         assert list(ticket.masks) == names.split()
 
 
-BY_WEIGHTS = ("bip", "bip-paper", "gmp", "hydra", "omp", "imp", "magnitude")
+BY_WEIGHTS = ("bip-plus", "bip", "gmp", "hydra", "omp", "imp", "magnitude")
 
 
 @pytest.mark.parametrize("name", BY_WEIGHTS)

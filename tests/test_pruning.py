@@ -205,7 +205,7 @@ class TiedMLP(nn.Module):
         return self.head(torch.relu(self.second(hidden)))
 
 
-@pytest.mark.parametrize("method", ["bip", "omp"])
+@pytest.mark.parametrize("method", ["bip-plus", "omp"])
 def test_a_transformer_encoder(batches: Batches, method: str) -> None:
     torch.manual_seed(0)
     ticket = biprune.prune(Encoder(), batches, method, sparsity=0.9, epochs=2)
@@ -213,7 +213,7 @@ def test_a_transformer_encoder(batches: Batches, method: str) -> None:
     assert "encoder.layers.1.self_attn.in_proj_weight" in ticket.masks
 
 
-@pytest.mark.parametrize("method", ["bip", "omp"])
+@pytest.mark.parametrize("method", ["bip-plus", "omp"])
 def test_tied_weights_are_one_set_of_units(batches: Batches, method: str) -> None:
     torch.manual_seed(0)
     ticket = biprune.prune(TiedMLP(), batches, method, sparsity=0.9, epochs=2)
@@ -237,7 +237,7 @@ class LeNet(nn.Module):
         return self.head(hidden.view(len(images), -1))
 
 
-@pytest.mark.parametrize("method", ["bip", "omp"])
+@pytest.mark.parametrize("method", ["bip-plus", "omp"])
 def test_a_model_that_flattens_with_view(batches: Batches, method: str) -> None:
     check(biprune.prune(LeNet(), batches, method, sparsity=0.5, epochs=1), 0.5)
 
@@ -258,7 +258,7 @@ def test_batches_that_move_themselves(conv_net: nn.Module, batches: Batches) -> 
         return nn.functional.cross_entropy(model(batch.x), batch.y)
 
     data = [Tokens(x=x, y=y) for x, y in batches]
-    biprune.prune(conv_net, data, "bip-paper", sparsity=0.5, epochs=1, loss=loss)
+    biprune.prune(conv_net, data, "bip", sparsity=0.5, epochs=1, loss=loss)
     assert Tokens.moved == 8
 
 
@@ -274,7 +274,7 @@ def test_random_is_not_the_initial_weights() -> None:
             assert abs(kept - all_) < 6 * weight.std() / mask.sum().sqrt(), name
 
 
-@pytest.mark.parametrize("method", ["bip", "omp"])
+@pytest.mark.parametrize("method", ["bip-plus", "omp"])
 def test_frozen_parameters_are_left_alone(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
@@ -288,7 +288,7 @@ def test_frozen_parameters_are_left_alone(
         assert not ticket.model.get_parameter(name).requires_grad
 
 
-@pytest.mark.parametrize("method", ["bip", "omp"])
+@pytest.mark.parametrize("method", ["bip-plus", "omp"])
 def test_a_frozen_part_computes_as_before(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
@@ -307,7 +307,7 @@ def test_a_weight_that_a_hook_computes_is_refused_by_name(
     l1_unstructured(conv_net.get_submodule("conv2"), "weight", 0.5)
     conv_net(batches[0][0])
     with pytest.raises(ValueError, match=r"`conv2\.weight` is computed from other tensors"):
-        biprune.prune(conv_net, batches, "bip", sparsity=0.5, epochs=1)
+        biprune.prune(conv_net, batches, "bip-plus", sparsity=0.5, epochs=1)
 
 
 def test_a_compiled_model(conv_net: nn.Module, batches: Batches, same_state) -> None:
@@ -385,9 +385,13 @@ def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches)
     ("arguments", "error", "text"),
     [
         ({"sparsity": 90}, ValueError, r"`sparsity` must be in \[0, 1\), got 90. Did you mean 0.9"),
-        ({"method": "bpi"}, ValueError, r"Unknown method 'bpi'\. Methods: bip, .*Closest: bip\."),
-        ({"gama": 1.0}, TypeError, "'bip' has no setting 'gama'. Settings: epochs, lr"),
-        ({"method": biprune.BiP(), "lr": 1.0}, TypeError, r"go into the method object: BiP\(lr="),
+        ({"method": "bpi"}, ValueError, r"'bpi'\. Methods: bip-plus, .*Closest: bip\."),
+        ({"gama": 1.0}, TypeError, "'bip-plus' has no setting 'gama'. Settings: epochs, lr"),
+        (
+            {"method": biprune.BiPPlus(), "lr": 1.0},
+            TypeError,
+            r"go into the method object: BiPPlus\(lr=",
+        ),
         ({"structure": "row"}, ValueError, "Unknown structure 'row'"),
         ({"structure": "group", "scope": "globl"}, ValueError, "`scope` must be one of"),
         ({"exclude": "*"}, ValueError, "nothing to prune"),
@@ -406,7 +410,7 @@ def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches)
 def test_bad_input(
     conv_net: nn.Module, batches: Batches, arguments: dict, error: type, text: str
 ) -> None:
-    call = {"model": conv_net, "data": batches, "method": "bip", "sparsity": 0.5} | arguments
+    call = {"model": conv_net, "data": batches, "method": "bip-plus", "sparsity": 0.5} | arguments
     with pytest.raises(error, match=text):
         biprune.prune(**call)
 

@@ -7,7 +7,7 @@ import torch
 
 import biprune
 from biprune.training.sgd import make_sgd, unscale_
-from levels import bilevel
+from levels import bilevel, published
 
 LAYOUTS = (torch.contiguous_format, torch.channels_last)
 SHAPE = (6, 4, 3, 3)
@@ -196,7 +196,7 @@ def test_a_run_of_any_type_is_plain_sgd_where_nothing_is_pruned(trained, dtype):
 @pytest.mark.parametrize("dtype", FLOATS, ids=str)
 def test_scores_of_any_type_move_as_by_plain_sgd(dtype):
     model = two_layers(dtype)
-    optimizer = bilevel(model, 0.5, implicit_gradient=False, score_lr=0.1, momentum=0.9)
+    optimizer = published(model, 0.5, implicit_gradient=False, score_lr=0.1, momentum=0.9)
     scores = {name: score.clone() for name, score in optimizer.scores.items()}
     reference = torch.optim.SGD(scores.values(), lr=0.1, momentum=0.9, foreach=False, fused=False)
     for inputs, labels in batches_of(dtype):

@@ -16,7 +16,7 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
-from biprune.core.files import artifact
+from biprune.files import artifact
 from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
@@ -35,7 +35,7 @@ def ticket(batches: Batches) -> biprune.Ticket:
     return biprune.prune(
         model,
         batches,
-        "bip",
+        "bip-plus",
         sparsity=0.7,
         structure="filter",
         scope="global",

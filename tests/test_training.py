@@ -120,17 +120,11 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert same_state(again.model, resumed.model)
 
 
-@pytest.mark.parametrize("method", ["bip", "bip-paper"])
+@pytest.mark.parametrize("method", ["bip-plus", "bip"])
 def test_bip_stopped_and_resumed_equals_uninterrupted(
     conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state, method: str
 ) -> None:
-    options = {
-        "sparsity": 0.8,
-        "epochs": 3,
-        "sparsity_schedule": "cubic",
-        "retrain_epochs": 2,
-        "score_lr": 1.0,
-    }
+    options = {"sparsity": 0.8, "epochs": 3, "retrain_epochs": 2, "score_lr": 1.0}
     whole = biprune.prune(conv_net, batches, method, **options)
     for epoch, step in ((0, 3), (2, 2), (1, 2)):  # twice while pruning, then while retraining
         with pytest.raises(KilledError):
@@ -148,7 +142,7 @@ def test_bip_stopped_and_resumed_equals_uninterrupted(
     assert [r.get("iou") for r in whole.history] == [r.get("iou") for r in resumed.history]
 
 
-@pytest.mark.parametrize("method", ["bip", "gmp"])
+@pytest.mark.parametrize("method", ["bip-plus", "gmp"])
 def test_numbers_of_numpy_can_be_resumed(
     conv_net: nn.Module, batches: Batches, tmp_path: Path, method: str
 ) -> None:
@@ -234,7 +228,7 @@ def test_a_loss_that_is_not_finite_stops_at_once(
     assert all(torch.isfinite(v).all() for v in good["model"].values())
 
 
-@pytest.mark.parametrize(("method", "bad"), [("bip-paper", 5), ("bip-paper", 6), ("bip", 3)])
+@pytest.mark.parametrize(("method", "bad"), [("bip", 5), ("bip", 6), ("bip-plus", 3)])
 def test_bip_names_the_step_whichever_level_diverged(
     conv_net: nn.Module, batches: Batches, method: str, bad: int
 ) -> None:
@@ -372,7 +366,7 @@ def test_a_buffer_may_be_infinite(batches: Batches, conv_net: nn.Module) -> None
     assert torch.isinf(result.model.get_buffer("causal")).sum() == 3
 
 
-@pytest.mark.parametrize("method", ["bip", "bip-paper", "gmp"])
+@pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp"])
 def test_a_weight_that_becomes_nan_beneath_its_mask_ends_the_run(method: str) -> None:
     """It ranks last, so that it is pruned and what the model shows stays finite."""
     model = nn.Linear(100, 50)  # few scores are searched one by one, which finds a NaN sooner
@@ -718,7 +712,7 @@ class Returning(nn.Module):
     ],
     ids=["tuple", "list", "logits", "dict"],
 )
-@pytest.mark.parametrize("method", ["bip", "snip", "synflow"])
+@pytest.mark.parametrize("method", ["bip-plus", "snip", "synflow"])
 def test_logits_are_found_in_what_a_model_returns(method: str, wrap) -> None:
     split = biprune.load_data("digits", subset=120)
     plain = biprune.create_model("resnet8", in_channels=1, width=2)

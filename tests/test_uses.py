@@ -114,7 +114,7 @@ def batches() -> Batches:
     return list(zip(tokens, tokens[..., 0], strict=True))
 
 
-@pytest.mark.parametrize("method", ["bip", "bip-paper", "gmp", "snip", "hydra"])
+@pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp", "snip", "hydra"])
 def test_a_model_without_any_known_layer_is_pruned_in_whole(method: str) -> None:
     model = Uses()
     ticket = biprune.prune(model, batches(), method, sparsity=0.75, epochs=2, lr=0.01)

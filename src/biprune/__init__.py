@@ -3,7 +3,7 @@
     data = biprune.load_data("digits")
     model = biprune.create_model("resnet20", in_channels=data.in_channels)
     dense = biprune.train(model, data, epochs=30)
-    ticket = biprune.prune(dense, data, "bip", sparsity=0.9, epochs=15)
+    ticket = biprune.prune(dense, data, sparsity=0.9, epochs=15)
 
 Names are imported when they are first used, so that the command line answers at once.
 """
@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         OMP,
         SNIP,
         BiP,
+        BiPPlus,
         Dense,
         EarlyBird,
         FineTune,
@@ -37,7 +38,7 @@ if TYPE_CHECKING:
     )
     from biprune.models import MODELS, create_model
     from biprune.pruning.attach import Holder, Pruner, attach, hold
-    from biprune.pruning.optimizer import BiPOptimizer
+    from biprune.pruning.optimizer import BiPOptimizer, BiPPlusOptimizer
     from biprune.pruning.prune import prune
     from biprune.pruning.ticket import Ticket, load_ticket
     from biprune.report.compare import CompareResult, compare
@@ -62,6 +63,8 @@ __all__ = [
     "STRUCTURES",
     "BiP",
     "BiPOptimizer",
+    "BiPPlus",
+    "BiPPlusOptimizer",
     "Certificate",
     "CompareResult",
     "Cost",
@@ -116,6 +119,7 @@ _NAMES_IN = {
         "OMP",
         "SNIP",
         "BiP",
+        "BiPPlus",
         "Dense",
         "EarlyBird",
         "FineTune",
@@ -128,7 +132,7 @@ _NAMES_IN = {
         "SynFlow",
     ),
     "models": ("MODELS", "create_model"),
-    "pruning.optimizer": ("BiPOptimizer",),
+    "pruning.optimizer": ("BiPOptimizer", "BiPPlusOptimizer"),
     "pruning.prune": ("prune",),
     "core.structure": ("STRUCTURES",),
     "structured.certificate": ("Certificate",),

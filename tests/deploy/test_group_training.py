@@ -11,6 +11,7 @@ from torch import Tensor, nn
 import biprune
 from architectures import CLASSES, build, images
 from biprune.core.groups import Groups
+from biprune.methods.bip_plus import AS_PUBLISHED
 
 NAMES = ("residual", "dense", "inverted", "grouped", "flat", "squeeze", "torch_vit", "written_vit")
 
@@ -24,7 +25,7 @@ def batches(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize(
     "method",
-    [biprune.BiP.paper(), biprune.BiP.paper(passes=1), biprune.BiP()],
+    [biprune.BiP(), biprune.BiPPlus(**{**AS_PUBLISHED, "passes": 1}), biprune.BiPPlus()],
     ids=["two passes", "one pass", "default"],
 )
 @pytest.mark.parametrize("name", NAMES)

@@ -43,15 +43,15 @@ def test_every_point_says_where_it_is_from(model: str, data: str) -> None:
     [
         ("resnet20", "cifar10", "imp", 0.738, 92.16, False),
         ("resnet20", "cifar10", "imp", 0.866, 91.2, True),
-        ("resnet20", "cifar10", "bip-paper", 0.945, 91.0, False),
-        ("resnet18", "cifar10", "bip-paper", 0.36, 95.36, False),
+        ("resnet20", "cifar10", "bip", 0.945, 91.0, False),
+        ("resnet18", "cifar10", "bip", 0.36, 95.36, False),
         ("resnet18", "cifar10", "hydra", 0.956, 94.16, True),
         ("resnet56", "cifar10", "grasp", 0.931, 90.26, False),
         ("vgg16", "cifar10", "omp", 0.2, 93.8, False),
         ("resnet18", "cifar100", "omp", 0.956, 74.27, False),
         ("resnet20", "cifar100", "hydra", 0.931, 62.42, False),
         ("resnet18", "tiny_imagenet", "grasp", 0.2, 63.4, True),
-        ("resnet18", "tiny_imagenet", "bip-paper", 0.893, 62.78, False),
+        ("resnet18", "tiny_imagenet", "bip", 0.893, 62.78, False),
     ],
 )
 def test_points_of_the_figure(
@@ -72,7 +72,7 @@ def test_what_the_figure_does_not_show_is_left_out() -> None:
 @pytest.mark.parametrize(("model", "data"), CIFAR)
 def test_curves_keep_to_the_ladder(model: str, data: str) -> None:
     curves = [p for p in paper_points(model, data) if p.method != "dense"]
-    assert {p.method for p in curves} == {"imp", "omp", "grasp", "hydra", "bip-paper"}
+    assert {p.method for p in curves} == {"imp", "omp", "grasp", "hydra", "bip"}
     assert {p.sparsity for p in curves} <= set(LADDER)
     assert len(curves) == len({(p.method, p.sparsity) for p in curves})
 
@@ -80,7 +80,7 @@ def test_curves_keep_to_the_ladder(model: str, data: str) -> None:
 @pytest.mark.parametrize(
     ("model", "data", "method", "ticket"),
     [
-        ("resnet18", "cifar10", "bip-paper", (0.89, 94.79, 0.15, "Table 1")),
+        ("resnet18", "cifar10", "bip", (0.89, 94.79, 0.15, "Table 1")),
         ("resnet20", "cifar10", "imp", (0.74, 92.15, 0.15, "Table 1")),
         ("resnet56", "cifar10", "grasp", (0.36, 93.07, 0.34, "Table 1")),
         ("vgg16", "cifar10", "hydra", (0.87, 93.73, 0.03, "Table 1")),
@@ -124,4 +124,4 @@ def test_the_figure_agrees_with_the_table() -> None:
             (step,) = (s for s in LADDER if round(100 * s) == round(100 * ticket.sparsity))
             gap = abs(read(model, data, ticket.method, step).accuracy - ticket.accuracy)
             far += [(model, ticket.method)] if gap > 0.06 else []
-    assert far == [("vgg16", "bip-paper")]
+    assert far == [("vgg16", "bip")]

@@ -108,19 +108,19 @@ def test_bip_is_there_as_published_and_in_comparisons_also_as_it_is(
 ) -> None:
     methods = {spec.method for spec in built(name, scale)}
     if name == "batch-schemes":  # of two passes, which BiP by default does not have
-        assert methods == {"bip-paper", "imp", "gmp"}
+        assert methods == {"bip", "imp", "gmp"}
     elif name in ("one-shot", "imp-epochs"):  # of its rivals alone
-        assert not methods & {"bip", "bip-paper"}
+        assert not methods & {"bip-plus", "bip"}
     else:
-        assert methods == {"bip-paper"} or methods > {"bip-paper", "bip", "gmp"}
+        assert methods == {"bip"} or methods > {"bip", "bip-plus", "gmp"}
 
 
 def test_bip_has_the_settings_of_the_paper() -> None:
-    for spec in of("trajectory-cifar10-resnet18", "bip-paper"):
+    for spec in of("trajectory-cifar10-resnet18", "bip"):
         has = settings(spec)
         assert (has["lr"], has["score_lr"], has["epochs"], has["gamma"]) == (0.01, 0.1, 100, 1.0)
         assert (has["momentum"], has["weight_decay"], has["lower_steps"]) == (0.9, 5e-4, 1)
-        assert has["schedule"] == has["score_schedule"] == "cosine"
+        assert (has["schedule"], has["form"]) == ("cosine", "binary")
         assert has["retrain_epochs"] == 0
 
 
@@ -149,7 +149,7 @@ def test_the_baselines_have_the_settings_of_table_a3() -> None:
 def test_batches_are_those_of_table_a1(
     name: str, data: str, batch_size: int, options: dict[str, str]
 ) -> None:
-    for spec in of(name, "bip-paper"):
+    for spec in of(name, "bip"):
         assert spec.data == data
         assert spec.resolved["data_options"]["batch_size"] is None  # the data's own
         assert DATASETS[data].batch_size == batch_size
@@ -183,7 +183,7 @@ def test_imp_walks_the_ladder_in_fourteen_rounds() -> None:
     ],
 )
 def test_a_study_changes_one_setting(name: str, setting: str, values: set[object]) -> None:
-    specs = of(name, "bip-paper")
+    specs = of(name, "bip")
     assert {settings(spec)[setting] for spec in specs} == values
     others = {frozenset(spec.settings.keys() - {setting}) for spec in specs}
     assert others == (
@@ -192,16 +192,16 @@ def test_a_study_changes_one_setting(name: str, setting: str, values: set[object
 
 
 def test_studies_of_other_things_than_settings() -> None:
-    batches = {s.data_options.get("batch_size") for s in of("ablation-batch-size", "bip-paper")}
+    batches = {s.data_options.get("batch_size") for s in of("ablation-batch-size", "bip")}
     assert batches == {None, 32, 128, 256, 512}
     assert {settings(s)["epochs"] for s in of("imp-epochs", "imp")} == {20, 40, 80, 160}
-    assert {s.sparsity for s in of("epochs", "bip-paper")} == {0.8658, 0.945, 0.9775}
-    assert {s.sparsity for s in of("convergence", "bip-paper")} == {0.8}
+    assert {s.sparsity for s in of("epochs", "bip")} == {0.8658, 0.945, 0.9775}
+    assert {s.sparsity for s in of("convergence", "bip")} == {0.8}
     assert {s.structure for s in built("channel", "paper")} == {"channel"}
-    rewound = of("rewinding", "bip-paper")
+    rewound = of("rewinding", "bip")
     assert {tuple(s.dense["rewind_epochs"]) for s in rewound} == {(0, 4, 8, 16, 40, 80)}
     for name in ("convergence", "steps-dynamics", "batch-dynamics"):
-        watched = of(name, "bip-paper")
+        watched = of(name, "bip")
         assert all(s.resolved["data_options"]["val_fraction"] == 0.1 for s in watched)
 
 
@@ -218,10 +218,10 @@ def test_small_scales_give_every_method_the_same_passes(scale: Scale) -> None:
 
 @pytest.mark.parametrize("scale", SCALES)
 def test_the_default_of_a_study_is_the_run_of_the_comparison(scale: Scale) -> None:
-    shared = {spec.key for spec in of("trajectory-cifar10-resnet20", "bip-paper", scale)}
+    shared = {spec.key for spec in of("trajectory-cifar10-resnet20", "bip", scale)}
     wide = len(SIZES[scale].near((0.2, 0.738, 0.956))) * len(SIZES[scale].seeds)
     for name in ("ablation-steps", "ablation-gamma", "ablation-implicit", "ablation-lr"):
-        assert len(shared & {spec.key for spec in of(name, "bip-paper", scale)}) == wide
+        assert len(shared & {spec.key for spec in of(name, "bip", scale)}) == wide
 
 
 def test_a_part_of_a_run() -> None:
@@ -241,7 +241,7 @@ def test_an_estimate_by_hand() -> None:
     common: dict[str, Any] = {"model": "resnet8", "data": "digits", "dense": {"epochs": 2}}
     options = {"subset": 300}
     bip = RunSpec(
-        **common, data_options=options, method="bip-paper", sparsity=0.5, settings={"epochs": 3}
+        **common, data_options=options, method="bip", sparsity=0.5, settings={"epochs": 3}
     )
     imp = [
         RunSpec(

@@ -47,7 +47,7 @@ def timeless(record: RunRecord | None) -> dict[str, Any]:
 
 def test_a_record_says_what_was_asked_and_what_was_got(tmp_path: Path) -> None:
     runner = Runner(Store(tmp_path))
-    record = runner.run(spec("bip-paper"))
+    record = runner.run(spec("bip"))
     assert record is not None
     assert (record.status, record.error) == ("done", None)
     assert record.resolved["settings"]["gamma"] == 1.0
@@ -175,7 +175,7 @@ def test_a_deep_run_of_imp_leaves_what_is_recorded_as_it_is(tmp_path: Path) -> N
 
 
 def test_a_failing_run_is_recorded_and_the_sweep_goes_on(tmp_path: Path) -> None:
-    broken = spec("bip", lr=1e30)
+    broken = spec("bip-plus", lr=1e30)
     specs = [broken, spec("omp")]
     runner = Runner(Store(tmp_path))
     first, second = sweep(specs, runner)
@@ -202,7 +202,7 @@ def test_a_stop_that_can_be_reached_is_not_lost_with_the_deeper_run(tmp_path: Pa
 
 def test_a_failing_dense_run_is_tried_once(tmp_path: Path) -> None:
     lost: dict[str, Any] = {**TINY, "dense": {"epochs": 1, "lr": 1e30}}
-    specs = [RunSpec(**lost, method=name, sparsity=0.5) for name in ("omp", "gmp", "bip")]
+    specs = [RunSpec(**lost, method=name, sparsity=0.5) for name in ("omp", "gmp", "bip-plus")]
     epochs: list[Event] = []
     runner = Runner(Store(tmp_path), progress=lambda spec, event: epochs.append(event))
     records = list(sweep(specs, runner))
@@ -212,7 +212,7 @@ def test_a_failing_dense_run_is_tried_once(tmp_path: Path) -> None:
 
 
 def test_workers_give_the_same_records(tmp_path: Path) -> None:
-    specs = grid(["bip", "imp", "omp"], sparsities=[0.3, 0.6], passes=1, **TINY)
+    specs = grid(["bip-plus", "imp", "omp"], sparsities=[0.3, 0.6], passes=1, **TINY)
     serial = {r.key: timeless(r) for r in sweep(specs, Runner(Store(tmp_path / "one")))}
     shared = Runner(Store(tmp_path / "two"))
     parallel = {r.key: timeless(r) for r in sweep(specs, shared, workers=2)}
@@ -255,7 +255,7 @@ Runner(Store(sys.argv[1]), progress=progress).run(spec)
 """
 
 
-@pytest.mark.parametrize("method", ["bip", "imp"])
+@pytest.mark.parametrize("method", ["bip-plus", "imp"])
 def test_a_killed_run_resumed_equals_an_uninterrupted_one(tmp_path: Path, method: str) -> None:
     """Killed inside the dense run, between epochs, inside a later epoch, and in another round."""
     killed = spec(method, 0.4)

@@ -8,28 +8,27 @@ from pydantic import ValidationError
 
 from biprune.experiments.grid import grid, with_passes
 from biprune.experiments.spec import RunSpec
-from biprune.methods import GMP, IMP, METHODS, OMP, BiP, Hydra, PaperBiP
+from biprune.methods import GMP, IMP, METHODS, OMP, BiP, BiPPlus, Hydra
 
 
 def spec(**changes: object) -> RunSpec:
-    fields = {"model": "resnet8", "data": "digits", "method": "bip", "sparsity": 0.9, **changes}
-    return RunSpec(**fields)  # pyright: ignore[reportArgumentType]
+    fields = {"model": "resnet8", "data": "digits", "method": "bip-plus", "sparsity": 0.9}
+    return RunSpec(**fields | changes)  # pyright: ignore[reportArgumentType]
 
 
 def test_keys_never_change(monkeypatch: pytest.MonkeyPatch) -> None:
     """Written down once: a change of these orphans every store there is."""
-    assert spec().key == "9c306f41088cc3249a3907b3"
-    assert spec(method="bip-paper").key == "4607c63fdc675ce3afeb55ab"
+    assert spec().key == "bedd3814d899fa0b7dfd9485"
+    assert spec(method="bip").key == "a1a3c018861f001c770102bf"
     assert RunSpec(model="resnet8", data="digits").key == "b29e912d48a00f4162acbbd6"
     # Keys of the first version, when `bip` had the paper's settings: the scheme is still the same.
-    for method in (BiP, PaperBiP):
-        monkeypatch.setattr(method, "settings_version", 1)
-    assert spec().key == "1245caee9fdcd48a78889c4d"
-    changed = spec(method="bip-paper", seed=3, settings={"gamma": 0.5}, dense={"epochs": 3})
-    assert changed.key == "0ef7d1bb67d5fba8f5c98d67"
+    monkeypatch.setattr(BiP, "settings_version", 1)
+    assert spec(method="bip").key == "1245caee9fdcd48a78889c4d"
+    changed = spec(method="bip", seed=3, settings={"gamma": 0.5}, dense={"epochs": 3})
+    assert changed.key == "743d8ea88405ab79033ba85e"
 
 
-@pytest.mark.parametrize(("method", "lr"), [("bip", 0.1), ("bip-paper", 0.01)])
+@pytest.mark.parametrize(("method", "lr"), [("bip-plus", 0.1), ("bip", 0.01)])
 def test_what_is_given_as_the_default_is_not_there(method: str, lr: float) -> None:
     settings = {"gamma": 1.0, "lr": lr}
     said = spec(method=method, settings=settings, dense={"milestones": (0.5, 0.75)})
@@ -78,18 +77,18 @@ def test_a_new_version_of_the_settings_changes_the_key(monkeypatch: pytest.Monke
     before, other = spec().key, spec(method="omp").key
 
     @dataclass(frozen=True)
-    class NextBiP(BiP):
-        settings_version = BiP.settings_version + 1  # pyright: ignore[reportAssignmentType]
+    class NextBiP(BiPPlus):
+        settings_version = BiPPlus.settings_version + 1  # pyright: ignore[reportAssignmentType]
 
-    monkeypatch.setitem(METHODS, "bip", NextBiP)
+    monkeypatch.setitem(METHODS, "bip-plus", NextBiP)
     assert spec().key != before
     assert spec(method="omp").key == other
 
 
 def test_specs_survive_json() -> None:
     full = spec(
-        method="bip-paper",
-        settings={"score_init": "hydra"},
+        method="bip-plus",
+        settings={"score_init": "hydra", "follow_weights": False},
         include=["a*"],
         dense={"milestones": [0.3], "lr": 0.2},
     )
@@ -145,12 +144,12 @@ def test_the_dense_run_is_shared_by_all_that_start_from_it() -> None:
 
 
 def test_passes_are_equal_whatever_a_method_makes_of_them() -> None:
-    assert with_passes(BiP.paper(), 0.9, 20).settings["epochs"] == 10
-    assert with_passes(BiP.paper(passes=1), 0.9, 20).settings["epochs"] == 20
-    assert with_passes(BiP(), 0.9, 20).settings["epochs"] == 20
+    assert with_passes(BiP(), 0.9, 20).settings["epochs"] == 10
+    assert with_passes(BiPPlus(lower_steps=2), 0.9, 20).settings["epochs"] == 10
+    assert with_passes(BiPPlus(), 0.9, 20).settings["epochs"] == 20
     assert with_passes(Hydra(), 0.9, 20).settings["epochs"] == 20
     assert with_passes(GMP(), 0.9, 20).data_passes(0.9) == 20
-    assert with_passes(BiP.paper(lower_steps=2), 0.9, 20).data_passes(0.9) == 18
+    assert with_passes(BiP(lower_steps=2), 0.9, 20).data_passes(0.9) == 18
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -171,7 +170,7 @@ def test_a_method_that_its_name_does_not_say_is_refused() -> None:
 
 def test_the_grid_by_hand() -> None:
     specs = grid(
-        ["bip-paper", IMP(rate=0.5, stops=(0.3,))],
+        ["bip", IMP(rate=0.5, stops=(0.3,))],
         model="resnet8",
         data="digits",
         sparsities=[0.5, 0.9],
@@ -180,9 +179,9 @@ def test_the_grid_by_hand() -> None:
         dense={"epochs": 3},
     )
     assert [(s.seed, s.sparsity, s.method) for s in specs[:4]] == [
-        (0, 0.5, "bip-paper"),
+        (0, 0.5, "bip"),
         (0, 0.5, "imp"),
-        (0, 0.9, "bip-paper"),
+        (0, 0.9, "bip"),
         (0, 0.9, "imp"),
     ]
     assert len(specs) == 8

@@ -15,7 +15,7 @@ from biprune.experiments.record import RunRecord
 from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
 
-SPEC = RunSpec(model="resnet8", data="digits", method="bip", sparsity=0.9)
+SPEC = RunSpec(model="resnet8", data="digits", method="bip-plus", sparsity=0.9)
 
 
 def record(spec: RunSpec = SPEC, **fields: object) -> RunRecord:
@@ -58,7 +58,8 @@ def test_records_of_past_defaults_are_left_out(
     store = Store(tmp_path)
     old = RunSpec(**SPEC.model_dump())
     store.put(record(old, test_accuracy=50.0))
-    monkeypatch.setattr(biprune.BiP, "settings_version", biprune.BiP.settings_version + 1)
+    past = biprune.BiPPlus.settings_version
+    monkeypatch.setattr(biprune.BiPPlus, "settings_version", past + 1)
     assert list(store) == []
     assert "1 records" in caplog.text
     new = RunSpec(**SPEC.model_dump())

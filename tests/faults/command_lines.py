@@ -50,7 +50,7 @@ ODD = (
     "4:2",
     "layer",
     "group",
-    "bip",
+    "bip-plus",
     "imp",
     "resnet8",
     "digits",

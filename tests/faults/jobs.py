@@ -50,7 +50,7 @@ def jobs() -> dict[str, Job]:
     group = "--structure group --budget macs=0.6 --method omp --epochs 2"
     return {
         "train": Job("train resnet8 digits --width 2 --subset 60 --epochs 4", biprune.load_dense),
-        "bip": Job(f"prune {dense} --sparsity 0.8 --epochs 4", biprune.load_ticket),
+        "bip-plus": Job(f"prune {dense} --sparsity 0.8 --epochs 4", biprune.load_ticket),
         "imp": Job(f"prune {dense} --sparsity 0.5 --method imp --epochs 2", biprune.load_ticket),
         "group": Job(f"prune {dense} {group}", biprune.load_ticket),
         "shrink": Job(f"shrink {grouped}", load_small),

@@ -25,7 +25,7 @@ def _both(one: str, other: str, apart: float) -> list[Done]:
 def two_writers(seed: int) -> str:
     """Two seeds of a job into one folder: who reports success has its result there."""
     draw = random.Random(seed)
-    name, force = draw.choice(["train", "bip", "imp", "group"]), draw.random() < 0.5
+    name, force = draw.choice(["train", "bip-plus", "imp", "group"]), draw.random() < 0.5
     wanted = [reference(name, number).result for number in (0, 1)]
     out = originals.empty("shared")
     lines = [jobs()[name].into(out, force=force, seed=number) for number in (0, 1)]

@@ -426,7 +426,7 @@ def test_frozen_norms_are_scored_as_they_are_trained(
     assert norm.training
 
 
-@pytest.mark.parametrize("method", ["snip", "grasp", "prospr", "bip"])
+@pytest.mark.parametrize("method", ["snip", "grasp", "prospr", "bip-plus"])
 def test_a_loss_that_is_no_tensor(conv_net: nn.Module, batches: Batches, method: str) -> None:
     with pytest.raises(TypeError, match="`loss` must return a scalar tensor, got float"):
         biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=1, loss=lambda m, b: 1.0)  # pyright: ignore

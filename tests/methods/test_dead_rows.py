@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.methods import get_method
-from levels import bilevel
+from levels import published
 
 
 @pytest.fixture(scope="module")
@@ -19,7 +19,7 @@ def dense_digits() -> tuple[biprune.TrainResult, biprune.Dataset]:
 
 
 @pytest.mark.parametrize(
-    ("name", "epochs", "sparsity"), [("bip", 10, 0.98), ("bip-paper", 5, 0.95), ("hydra", 10, 0.95)]
+    ("name", "epochs", "sparsity"), [("bip-plus", 10, 0.98), ("bip", 5, 0.95), ("hydra", 10, 0.95)]
 )
 def test_high_sparsity_in_front_of_norms_is_learned(
     dense_digits: tuple[biprune.TrainResult, biprune.Dataset],
@@ -45,7 +45,7 @@ def test_a_dead_row_in_front_of_a_norm_keeps_its_scores(structure: str) -> None:
     inputs = torch.randn(16, 8, generator=generator)
     shaped = inputs[..., None] if structure == "filter" else inputs
     labels = torch.randint(2, (16,), generator=generator)
-    optimizer = bilevel(model, 0.5, structure, include="0.*", score_lr=1.0)
+    optimizer = published(model, 0.5, structure, include="0.*", score_lr=1.0)
     mask = optimizer.masks["0.weight"]
     mask[1], mask[2] = False, True
     optimizer._masked.write()

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Callable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping
 from itertools import cycle, islice
 from typing import Any
 
@@ -17,9 +16,9 @@ import biprune
 from architectures import CLASSES, build, images
 from biprune.core.groups import Groups
 from biprune.core.structure import Scope, get_structure
-from biprune.methods import METHODS, BiP
+from biprune.methods import METHODS, BiP, BiPPlus
 from biprune.methods.base import Target
-from biprune.methods.bilevel import BiLevelOptimizer
+from biprune.methods.bip_plus import AS_PUBLISHED, BiPPlusLevels
 from biprune.training.batches import classification_loss
 from hand_groups import TwoGroups, two_groups
 from levels import bilevel
@@ -31,7 +30,7 @@ FORMS = [("both",), ("lower", "upper")]
 forms = pytest.mark.parametrize("steps", FORMS, ids=["one pass", "two passes"])
 
 
-def take(opt: BiLevelOptimizer, step: str, batch: tuple[Tensor, Tensor]) -> None:
+def take(opt: BiPPlusLevels, step: str, batch: tuple[Tensor, Tensor]) -> None:
     opt.zero_grad()
     classification_loss(opt.model, batch).backward()
     {"lower": opt.lower_step, "upper": opt.upper_step, "both": opt.step}[step]()
@@ -55,16 +54,9 @@ def small_batches(count: int) -> Batches:
 
 def test_by_hand() -> None:
     model, c = linear_problem([2.0, 1.75, 1.5], [2.0, 0.0, -0.25])
-    opt = biprune.BiPOptimizer(
-        model,
-        1 / 3,
-        lr=0.5,
-        score_lr=0.25,
-        gamma=2.0,
-        momentum=0.0,
-        weight_decay=0.0,
-        follow_weights=True,
-    )
+    own = {"lr": 0.5, "score_lr": 0.25, "gamma": 2.0, "momentum": 0.0, "weight_decay": 0.0}
+    settings = {**AS_PUBLISHED, **own, "follow_weights": True}
+    opt = biprune.BiPPlusOptimizer(model, 1 / 3, **settings)
     assert opt.scores["weight"].tolist() == [[0.0, 0.0, 0.0]]
     assert model.weight.tolist() == [[2.0, 1.75, 0.0]]
     backward(model, c)
@@ -136,7 +128,7 @@ def test_many_steps_against_the_reference(
     settings = {
         "lr": 0.3,
         "score_lr": 3.0,
-        "gamma": 3.0,
+        "gamma": 3.0 if implicit else 1.0,
         "momentum": 0.9,
         "weight_decay": 1e-3,
         "implicit_gradient": implicit,
@@ -169,7 +161,7 @@ def test_many_steps_against_the_reference(
     assert mattered == {"scores", "theta"}  # masks without one of the two would be others
 
 
-def agree(opt: BiLevelOptimizer, reference: ReferenceBiP) -> None:
+def agree(opt: BiPPlusLevels, reference: ReferenceBiP) -> None:
     for name, theta in opt.theta.items():
         assert torch.equal(opt.masks[name].double(), reference.mask[name])
         assert torch.allclose(theta, reference.theta[name], atol=1e-11)
@@ -185,12 +177,12 @@ def agree(opt: BiLevelOptimizer, reference: ReferenceBiP) -> None:
 def test_the_default_run_by_hand(
     conv_net: nn.Module, batches: Batches, mask_every: int, structure: str
 ) -> None:
-    """`BiP()` is one pass, a cubic ramp, two cosines, and masks that follow the weights.
+    """`BiPPlus()` is one pass, a cubic ramp, two cosines, and masks that follow the weights.
 
     Those of filters and channels are fixed when the ramp ends, and scored only while they are kept.
     """
     model, data = conv_net.double(), doubled(batches)
-    method = BiP(epochs=3, mask_every=mask_every)
+    method = BiPPlus(epochs=3, mask_every=mask_every)
     single = structure == "weight"
     one_layer = None if single else "conv2*"  # whose share is exact at any sparsity
     ticket = biprune.prune(
@@ -283,8 +275,8 @@ def test_groups_by_brute_force(scope: Scope, steps: tuple[str, ...]) -> None:
 @forms
 def test_a_stream_that_many_write_by_brute_force(steps: tuple[str, ...]) -> None:
     """The mean square over its writers, the unit's score added behind the root."""
-    settings = {"lr": 0.1, "score_lr": 3.0, "follow_weights": True}
-    opt = biprune.BiPOptimizer(
+    settings = {**AS_PUBLISHED, "lr": 0.1, "score_lr": 3.0, "follow_weights": True}
+    opt = biprune.BiPPlusOptimizer(
         build("residual").double().train(),
         0.5,
         "group",
@@ -311,7 +303,7 @@ def test_a_stream_that_many_write_by_brute_force(steps: tuple[str, ...]) -> None
             assert stable_top_k(values, sum(found)) == found
 
 
-def _gate_sums(opt: BiLevelOptimizer, batch: tuple[Tensor, Tensor]) -> dict[str, list[float]]:
+def _gate_sums(opt: BiPPlusLevels, batch: tuple[Tensor, Tensor]) -> dict[str, list[float]]:
     """d/dm of every unit, by a backward at the present point: theta * g over its gate."""
     opt.zero_grad()
     classification_loss(opt.model, batch).backward()
@@ -345,7 +337,7 @@ def _best(layers: list[list[float]], sparsity: float, scope: Scope) -> list[list
 def test_a_loaded_state_goes_on_bit_for_bit(grouped: bool, steps: tuple[str, ...]) -> None:
     settings = {"lr": 0.2, "score_lr": 5.0, "follow_weights": True}
 
-    def start(seed: int, sparsity: float) -> BiLevelOptimizer:
+    def start(seed: int, sparsity: float) -> BiPPlusLevels:
         structure = two_groups() if grouped else "weight"
         return bilevel(small_net(seed), sparsity, structure, **settings)
 
@@ -382,89 +374,59 @@ def test_nothing_shares_storage(conv_net: nn.Module) -> None:
     assert len(pointers) == 4 * len(opt.theta)
 
 
-def optimizer(**settings: Any) -> BiLevelOptimizer:
-    return bilevel(nn.Linear(4, 2), 0.5, **settings)
-
-
-@pytest.mark.parametrize(
-    ("name", "value", "got"),
-    [
-        ("score_init", "hydra", "'hydra', False and 'binary'"),
-        ("score_init", "random", "'random', False and 'binary'"),
-        ("clamp_scores", True, "'magnitude', True and 'binary'"),
-        ("implicit_mask", "scores", "'magnitude', False and 'scores'"),
-    ],
-)
-@pytest.mark.parametrize("make", [BiP, BiP.paper, optimizer], ids=["bip", "bip-paper", "optimizer"])
-def test_what_does_not_go_together_is_refused(
-    make: Callable[..., object], name: str, value: object, got: str
-) -> None:
-    text = rf"`follow_weights` ranks by .* goes with .*{name}=.* got {got}"
-    with pytest.raises(ValueError, match=text):
-        make(follow_weights=True, **{name: value})
-    assert make(follow_weights=False, **{name: value})
-    assert make(follow_weights=True)
+@pytest.mark.parametrize("init", ["hydra", "random"])
+def test_what_does_not_go_together_is_refused(init: Any) -> None:
+    with pytest.raises(ValueError, match=f"`score_init` '{init}' needs follow_weights=False"):
+        BiPPlus(score_init=init)
+    assert BiPPlus(score_init=init, follow_weights=False).score_init == init
 
 
 def test_a_refused_setting_costs_no_pass(conv_net: nn.Module, batches: Batches) -> None:
     def never(model: nn.Module, batch: object) -> Tensor:
         raise AssertionError("A pass was made.")
 
-    with pytest.raises(ValueError, match="`follow_weights` ranks by"):
-        biprune.prune(conv_net, batches, "bip", sparsity=0.5, score_init="random", loss=never)
+    with pytest.raises(ValueError, match="`score_init` 'random' needs"):
+        biprune.prune(conv_net, batches, sparsity=0.5, score_init="random", loss=never)
 
 
 PAPER = {
     "epochs": 100,
     "lr": 0.01,
+    "warmup_epochs": 0.0,
     "schedule": "cosine",
     "score_lr": 0.1,
-    "score_schedule": "cosine",
     "momentum": 0.9,
     "nesterov": False,
-    "score_momentum": None,  # the same
-    "score_optimizer": "sgd",
-    "mask_every": 1,
-    "score_pruned": True,
-    "settle": False,
     "weight_decay": 5e-4,
-    "warmup_epochs": 0.0,
     "gamma": 1.0,
     "lower_steps": 1,
-    "passes": 2,
     "batches": "different",
     "implicit_gradient": True,
-    "implicit_mask": "binary",
-    "score_init": "magnitude",
-    "follow_weights": False,
-    "clamp_scores": False,
-    "couple_gamma": False,
-    "freeze_pruned": False,
-    "sparsity_schedule": "direct",
+    "form": "binary",
+    "score_dead_rows": False,  # ours; True is Algorithm A1 to the letter
     "retrain_epochs": 0,
     "rewind_epoch": None,
 }
 
 
 def test_the_papers_settings() -> None:
-    method = METHODS["bip-paper"]()
-    assert BiP.paper() == method
-    assert (method.name, type(method).__name__) == ("bip-paper", "PaperBiP")
-    assert {name: method.settings[name] for name in PAPER} == PAPER
-    assert method.data_passes(0.9) == 200
+    method = METHODS["bip"]()
     assert isinstance(method, BiP)
-    assert method.settings.keys() == BiP().settings.keys()
+    assert method.settings == PAPER
+    assert method.data_passes(0.9) == 200
+    assert METHODS["bip-plus"]().data_passes(0.9) == 100
 
 
-def test_the_papers_settings_stay_under_changes() -> None:
-    changed = BiP.paper(gamma=0.5)
-    assert changed == replace(BiP.paper(), gamma=0.5)
-    assert {**changed.settings, "gamma": 1.0} == BiP.paper().settings
-    scaled = changed.scaled(7)
-    assert {**scaled.settings, "epochs": 100, "gamma": 1.0} == BiP.paper().settings
-    with pytest.raises(TypeError, match="gama"):
-        BiP.paper(gama=1.0)
+def test_what_ours_has_beside_the_published_settings() -> None:
+    own = BiPPlus().settings.keys() - PAPER.keys()
+    changed = {name for name in PAPER if BiPPlus().settings[name] != PAPER[name]}
+    assert AS_PUBLISHED.keys() <= own | changed
+    assert changed <= AS_PUBLISHED.keys()
+    back = BiPPlus(**AS_PUBLISHED).settings
+    assert {name: back[name] for name in PAPER} == PAPER
 
 
-def test_the_optimizer_has_the_papers_settings_by_default() -> None:
-    assert biprune.BiPOptimizer(nn.Linear(4, 2), 0.5).settings == BiP.paper().levels()
+def test_the_optimizer_has_the_settings_of_its_method() -> None:
+    assert biprune.BiPOptimizer(nn.Linear(4, 2), 0.5).method == BiP()
+    fitted = BiPPlus().fitted(get_structure("weight"))
+    assert biprune.BiPPlusOptimizer(nn.Linear(4, 2), 0.5).method == fitted

@@ -137,12 +137,12 @@ DARK = ("rgb(22, 25, 29)", "rgb(232, 234, 237)", "#e8eaed")
 def test_the_page_is_dark_where_the_system_is_and_can_be_made_light(opened) -> None:
     assert colours(opened) == DARK
     bip = point(opened, "bip at 90 %: 90.90 %")
-    assert bip.get_attribute("fill") == "#f0803c"
+    assert bip.get_attribute("fill") == "#f27a9b"
     opened.locator("#theme").click()
     opened.wait_for_selector("html[data-drawn=light]")
     assert colours(opened) == LIGHT
     bip = point(opened, "bip at 90 %: 90.90 %")
-    assert bip.get_attribute("fill") == "#bf4600"
+    assert bip.get_attribute("fill") == "#8f1d3f"
 
 
 def test_the_last_of_two_quick_changes_counts(opened) -> None:

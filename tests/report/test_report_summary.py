@@ -67,13 +67,13 @@ def test_variants_are_labelled_by_what_differs() -> None:
         return summarise(records)[0].labels
 
     assert labels({"epochs": 5}) == ["bip"]
-    assert labels({}, {"ramp": 0.5}) == ["bip", "bip (ramp=0.5)"]
+    assert labels({}, {"gamma": 0.5}) == ["bip", "bip (gamma=0.5)"]
     assert labels({"epochs": 5, "score_lr": 2.0}, {"epochs": 5, "score_lr": 0.5}) == [
         "bip (score_lr=0.5)",
         "bip (score_lr=2)",
     ]
-    published = labels({"batches": "same"}, {"implicit_gradient": False}, method="bip-paper")
-    assert published == ["bip-paper (batches=same)", "bip-paper (implicit_gradient=False)"]
+    ours = labels({"passes": 2}, {"follow_weights": False}, method="bip-plus")
+    assert ours == ["bip-plus (follow_weights=False)", "bip-plus (passes=2)"]
 
 
 def test_the_stops_of_imp_make_no_variants_of_one_curve() -> None:

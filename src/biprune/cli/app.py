@@ -38,8 +38,8 @@ app = typer.Typer(
     epilog="""[bold]Examples[/]
 $ biprune demo
 $ biprune train resnet20 digits --epochs 30 --out runs/dense
-$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
-$ biprune inspect runs/bip90
+$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/pruned90
+$ biprune inspect runs/pruned90
 $ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
 $ biprune shrink runs/half --out runs/small
 $ biprune export runs/half model.onnx

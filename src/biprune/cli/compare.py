@@ -18,11 +18,11 @@ if TYPE_CHECKING:
 EXAMPLES = """\
 $ biprune compare resnet8 digits --sparsities 0.8,0.95 --passes 20 \\
     --dense-epochs 20 --report report.html
-$ biprune compare resnet20 cifar10 --method bip --method bip:score_lr=0.1 \\
-    --method imp --sparsities 0.9 --seeds 0,1,2 --workers 2
+$ biprune compare resnet20 cifar10 --method bip-plus --method bip \\
+    --method bip:gamma=10 --method imp --sparsities 0.9 --seeds 0,1,2 --workers 2
 Run the same command again after a kill: what is recorded is not run again."""
 
-METHODS = ["bip", "imp", "omp", "hydra", "gmp"]
+METHODS = ["bip-plus", "bip", "imp", "omp", "hydra", "gmp"]
 
 
 def compare_command(

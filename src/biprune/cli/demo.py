@@ -20,9 +20,9 @@ EXAMPLES = """\
 $ biprune demo
 $ biprune demo --seed 1 --out biprune-demo-1"""
 
-METHODS = ("bip", "omp", "random")
+METHODS = ("bip-plus", "bip", "omp", "random")
 SPARSITIES = (0.9, 0.97)
-SAVED = ("bip", 0.9)
+SAVED = ("bip-plus", 0.9)
 
 Row = dict[str, Any]
 
@@ -34,13 +34,13 @@ def demo_command(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a small ResNet on handwritten digits and prune it in three ways: a minute or two."""
+    """Train a small ResNet on handwritten digits and prune it by four methods: two minutes."""
     from biprune import create_model, load_data, save_dense, train
     from biprune.cli.device import use_machine
     from biprune.core.files import writable_folder
 
     use_machine(None)
-    dense_folder, ticket_folder = out / "dense", out / "bip-90"
+    dense_folder, ticket_folder = out / "dense", out / "bip-plus-90"
     for folder in (dense_folder, ticket_folder):
         refuse_finished(folder, force=force)
     writable_folder(out)
@@ -73,6 +73,8 @@ def _prune_all(
 ) -> dict[tuple[str, float], Ticket]:
     """Every method at every sparsity, with the same number of passes."""
     from biprune import prune
+    from biprune.experiments.grid import with_passes
+    from biprune.methods import get_method
 
     tickets: dict[tuple[str, float], Ticket] = {}
     for sparsity in SPARSITIES:
@@ -81,9 +83,8 @@ def _prune_all(
                 tickets[method, sparsity] = prune(
                     dense,
                     data,
-                    method,
+                    with_passes(get_method(method, {}), sparsity, epochs),
                     sparsity=sparsity,
-                    epochs=epochs,
                     seed=seed,
                     checkpoint=checkpoints / f"{method}-{sparsity:g}",
                     progress=report,
@@ -126,10 +127,10 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
     )
     print_lines(
         "",
-        f"Saved: {dense}, and BiP's ticket at {_percentage(SAVED[1])} in {ticket}.",
+        f"Saved: {dense}, and the ticket of {SAVED[0]} at {_percentage(SAVED[1])} in {ticket}.",
         "Next, in a shell and in Python:",
         f"  biprune inspect {ticket}",
-        f"  biprune prune {dense} --sparsity 0.95 --epochs 20 --out runs/bip95",
+        f"  biprune prune {dense} --sparsity 0.95 --epochs 20 --out runs/pruned95",
         f"  ticket = biprune.load_ticket({str(ticket)!r})",
     )
 

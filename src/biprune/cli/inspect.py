@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from biprune import Masks
 
 EXAMPLES = """\
-$ biprune inspect runs/bip90
+$ biprune inspect runs/pruned90
 $ biprune inspect runs/small
 $ biprune inspect runs/dense --json"""
 

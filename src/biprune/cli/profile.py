@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 EXAMPLES = """\
 $ biprune profile runs/half
-$ biprune profile runs/bip90 --batches 1,8,64 --threads 4 --rounds 50
-$ biprune profile runs/bip90 --json > profile.json"""
+$ biprune profile runs/pruned90 --batches 1,8,64 --threads 4 --rounds 50
+$ biprune profile runs/pruned90 --json > profile.json"""
 
 
 def profile_command(

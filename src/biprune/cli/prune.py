@@ -18,13 +18,13 @@ from biprune.cli.summary import ticket_facts
 from biprune.cli.tables import print_facts, print_json, print_lines
 
 EXAMPLES = """\
-$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/bip90
-$ biprune prune runs/dense --method omp --sparsity 0.9 --out runs/omp90
+$ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/pruned90
+$ biprune prune runs/dense --method bip --sparsity 0.9 --out runs/published90
 $ biprune prune runs/dense --sparsity 0.5 --structure filter --out runs/f50
 $ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
 $ biprune prune runs/dense --structure 2:4 --out runs/two-of-four
 $ biprune prune runs/dense --sparsity 0.9 --set score_lr=0.1 --set ramp=0.8 \\
-    --exclude head --out runs/bip90-tuned
+    --exclude head --out runs/tuned90
 $ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
 Run the same command again after a kill: it goes on where it was."""
 
@@ -77,7 +77,7 @@ def prune_command(
     dense: Dense,
     out: options.Out,
     sparsity: Sparsity = None,
-    method: MethodName = "bip",
+    method: MethodName = "bip-plus",
     structure: StructureName = "weight",
     scope: Scope = None,
     budget: Budget = None,

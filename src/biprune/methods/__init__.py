@@ -8,7 +8,8 @@ from difflib import get_close_matches
 from typing import Any
 
 from biprune.methods.base import Method
-from biprune.methods.bip import BiP, PaperBiP
+from biprune.methods.bip import BiP
+from biprune.methods.bip_plus import BiPPlus
 from biprune.methods.dense import Dense
 from biprune.methods.earlybird import EarlyBird
 from biprune.methods.gmp import GMP
@@ -22,8 +23,8 @@ from biprune.methods.snip import SNIP
 from biprune.methods.synflow import SynFlow
 
 METHODS: dict[str, type[Method]] = {
+    "bip-plus": BiPPlus,
     "bip": BiP,
-    "bip-paper": PaperBiP,
     "imp": IMP,
     "omp": OMP,
     "magnitude": Magnitude,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -18,9 +18,10 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, parameter_names, prunable
 from biprune.core.selection import Selector, check_reachable, check_sparsity, select_units
 from biprune.core.structure import Structure
+from biprune.training.batches import Batch
 from biprune.training.checkpoint import State, load_tensors_
-from biprune.training.loop import Cost, Record, Setup
-from biprune.training.schedule import Shape
+from biprune.training.loop import Algorithm, Backward, Cost, Fit, Record, Setup
+from biprune.training.schedule import Moment, Shape
 from biprune.training.train import Recipe, train_
 
 
@@ -58,8 +59,7 @@ class Start:
 class Target:
     """How much to prune, in which units, of which tensors.
 
-    `found` are weights that only a run of the model tells, with their output dimensions (see
-    `uses`): they are prunable beside those of the known layers.
+    `found` are further prunable weights, which only a run of the model tells (see `uses`).
     """
 
     sparsity: float
@@ -138,11 +138,11 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A pruning method: its fields are its settings, by default those of its paper (BiP: ours).
+    """A pruning method: its fields are its settings, by default those of its paper.
 
-    `starts_from` says which weights it scores: those of the trained model ("dense") or of the
-    untrained one ("init"). `retrains` says whether it trains the pruned model anew.
-    `settings_version` is raised whenever a default changes, so that stored runs are not mistaken.
+    `starts_from` says which weights it scores, of the trained model ("dense") or the untrained one
+    ("init"); `retrains` whether it trains the pruned model anew. `settings_version` is raised when
+    a default changes, so that stored runs are not mistaken.
     """
 
     name: ClassVar[str]
@@ -190,7 +190,7 @@ class TrainingMethod(Method):
         self.recipe()
 
     def recipe(self, epochs: int | None = None) -> Recipe:
-        """The settings as a recipe, or over a part of the epochs; the warm-up keeps its share."""
+        """The settings as a recipe, or over other epochs; the warm-up keeps its share."""
         epochs = self.epochs if epochs is None else epochs
         return Recipe(
             epochs,
@@ -209,9 +209,8 @@ class TrainingMethod(Method):
 
     def scaled(self, epochs: int) -> Self:
         """The same training over another number of epochs; the warm-up keeps its share."""
-        check_whole("epochs", epochs, at_least=1)
         warmup = self.warmup_epochs * epochs / self.epochs
-        return replace(self, epochs=epochs, warmup_epochs=warmup)
+        return replace(super().scaled(epochs), epochs=epochs, warmup_epochs=warmup)
 
 
 def retrain_(
@@ -222,10 +221,56 @@ def retrain_(
     note: str,
     *,
     stage: str = "retrain",
+    after: Fit | None = None,
 ) -> Outcome:
-    """Train the kept weights of `model` in place; the history opens with `note`."""
+    """Train the kept weights of `model` in place, `after` another run; `note` says from where."""
+    before = Fit() if after is None else after
     run = train_(model, recipe, setup, masks=masks, stage=stage)
-    return Outcome(model, masks, [{"stage": "start", "note": note}, *run.history], run.cost)
+    history = [*before.history, {"stage": "start", "note": note}, *run.history]
+    return Outcome(model, masks, history, before.cost + run.cost)
+
+
+class PruningAlgorithm(Algorithm):
+    """A method at work in `fit`: its mask moves while it trains.
+
+    A step is its `passes` and a `move`. A loss that is not finite moves nothing: scores of NaN
+    cannot be ranked.
+    """
+
+    def __init__(self, method: Method, target: Target) -> None:
+        self._settings = {**method.settings, **target.settings}
+
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        return self._settings
+
+    @property
+    @abstractmethod
+    def masks(self) -> Masks:
+        """The mask that the model shows now."""
+
+    def passes(self, backward: Backward, group: Sequence[Batch], now: Moment) -> Tensor:
+        """The forward and backward passes of a step; their mean loss."""
+        del now
+        return backward(group[0])
+
+    @abstractmethod
+    def move(self, now: Moment) -> None:
+        """What follows from the gradients of the last pass."""
+
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+        """The passes, and the move where their loss is finite."""
+        if now.step == 0:
+            self._masks_before = self.masks
+        loss = self.passes(backward, group, now).item()
+        if math.isfinite(loss):
+            self.move(now)
+        return loss
+
+    def record(self) -> Record:
+        """How the mask moved in this epoch."""
+        return mask_record(self.masks, self._masks_before)
 
 
 def mask_record(masks: Masks, before: Masks) -> Record:

@@ -49,7 +49,7 @@ from biprune.methods.gates import (
     rows,
 )
 from biprune.training.batches import Batch, device_of
-from biprune.training.loop import Backward, Cost, Record, Setup, fit
+from biprune.training.loop import Algorithm, Backward, Cost, Record, Setup, fit
 from biprune.training.schedule import Moment
 from biprune.training.seeding import DRAWS, derive_seed, forked_rng, seed_all
 from biprune.training.train import PlainSGD
@@ -96,7 +96,7 @@ class EarlyBird(TrainingMethod):
         return Outcome(start.model, masks, [notes[0], *run.history, notes[1]], cost)
 
 
-class EarlyBirdAlgorithm:
+class EarlyBirdAlgorithm(Algorithm):
     """Plain SGD with a mask drawn at the start of each epoch, for `fit`."""
 
     def __init__(

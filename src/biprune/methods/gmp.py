@@ -15,22 +15,20 @@ Filters and channels are ours, ranked by L2 norm, the same fraction of each laye
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 from biprune.core.checks import check_part, check_whole
+from biprune.core.masks import Masks
 from biprune.methods.base import (
     Outcome,
+    PruningAlgorithm,
     Start,
     Target,
     TrainingMethod,
     magnitudes,
-    mask_record,
 )
-from biprune.training.batches import Batch, take
-from biprune.training.loop import Backward, Record, Setup, fit
+from biprune.training.loop import Record, Setup, fit
 from biprune.training.schedule import Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
 from biprune.training.sgd import MaskedSGD, set_lr
 
@@ -63,13 +61,14 @@ class GMP(TrainingMethod):
         """One retraining under a tightening mask."""
         algorithm = GMPAlgorithm(self, start, target)
         run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="gmp")
-        return Outcome(start.model, algorithm.weights.masked.masks, run.history, run.cost)
+        return Outcome(start.model, algorithm.masks, run.history, run.cost)
 
 
-class GMPAlgorithm:
+class GMPAlgorithm(PruningAlgorithm):
     """SGD under a mask that is redrawn from magnitudes, for `fit`."""
 
     def __init__(self, method: GMP, start: Start, target: Target) -> None:
+        super().__init__(method, target)
         self._method = method
         self._target = target
         prunable = target.weights(start.model)
@@ -85,34 +84,23 @@ class GMPAlgorithm:
             freeze_pruned=method.freeze_pruned,
         )
         self._schedule = method.recipe().lr_schedule()
-        self._last_masks = everything
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
-        return {**self._method.settings, **self._target.settings}
+    def masks(self) -> Masks:
+        """Those that the model shows now."""
+        return self.weights.masked.masks
 
-    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """One batch a step."""
-        return ((batch,) for batch in take(batches, steps))
-
-    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+    def move(self, now: Moment) -> None:
         """One SGD step, and a new mask where one is due."""
         set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(now.done))
-        loss = backward(group[0]).item()
-        if not math.isfinite(loss):
-            return loss  # before NaN weights could be ranked
         self.weights.step()
         end, every = end_of_ramp(self._method.ramp, now.total), self._method.mask_every
         if draws_mask(now.number, every=every, ramp_end=end, settles=True):
             self._redraw(self._sparsity(now.finished(end)))
-        return loss
 
     def record(self) -> Record:
         """The learning rate, and how the mask moved in this epoch."""
-        masks, before = self.weights.masked.masks, self._last_masks
-        self._last_masks = masks
-        return {"lr": self.weights.optimizer.param_groups[0]["lr"], **mask_record(masks, before)}
+        return {"lr": self.weights.optimizer.param_groups[0]["lr"], **super().record()}
 
     def state_dict(self) -> dict[str, Any]:
         """theta, masks and momentum."""
@@ -121,7 +109,6 @@ class GMPAlgorithm:
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
         self.weights.load_state_dict(state)
-        self._last_masks = self.weights.masked.masks
 
     def _sparsity(self, done: float) -> float:
         return gradual_sparsity(self._target.sparsity, done, self._method.ramp)

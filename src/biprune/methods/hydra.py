@@ -19,9 +19,7 @@ behind such a row makes its gradient explode (`score_dead_rows` learns them too)
 
 from __future__ import annotations
 
-import math
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -34,15 +32,15 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import norm_parameters
 from biprune.methods.base import (
     Outcome,
+    PruningAlgorithm,
     Start,
     Target,
     TrainingMethod,
-    mask_record,
     retrain_,
     scaled_to_bound,
 )
-from biprune.training.batches import Batch, device_of, take
-from biprune.training.loop import Backward, Record, Setup, fit
+from biprune.training.batches import device_of
+from biprune.training.loop import Record, Setup, fit
 from biprune.training.schedule import Moment, Shape
 from biprune.training.sgd import make_sgd, set_lr
 
@@ -79,18 +77,19 @@ class Hydra(TrainingMethod):
         """Learn the mask, then fine-tune under it from the trained weights."""
         algorithm = HydraAlgorithm(self, start, target)
         run = fit(start.model, algorithm, setup, epochs=self.epochs // 2, stage="hydra")
-        masks = algorithm.masked.masks
         recipe = self.recipe(self.epochs - self.epochs // 2)
-        tuned = retrain_(start.model, masks, recipe, setup, "kept the trained weights")
-        return replace(tuned, history=[*run.history, *tuned.history], cost=run.cost + tuned.cost)
+        note = "kept the trained weights"
+        return retrain_(start.model, algorithm.masks, recipe, setup, note, after=run)
 
 
-class HydraAlgorithm:
+class HydraAlgorithm(PruningAlgorithm):
     """SGD on the scores and the norms, for `fit`."""
 
     def __init__(self, method: Hydra, start: Start, target: Target) -> None:
+        super().__init__(method, target)
         self._method = method
-        self._target = target
+        self._sparsity = target.sparsity
+        self._structure = target.structure
         weights = target.weights(start.model)
         scale = scaled_to_bound if target.structure.scope == "layer" else Tensor.clone
         scores = {name: scale(weight.detach()) for name, weight in weights.items()}
@@ -109,25 +108,16 @@ class HydraAlgorithm:
             nesterov=method.nesterov,
         )
         self._schedule = method.recipe().lr_schedule()
-        self._last_masks = self.masked.masks
 
     @property
-    def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
-        return {**self._method.settings, **self._target.settings}
-
-    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """One batch a step."""
-        return ((batch,) for batch in take(batches, steps))
+    def masks(self) -> Masks:
+        """Those that the model shows now."""
+        return self.masked.masks
 
     @torch.no_grad()
-    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+    def move(self, now: Moment) -> None:
         """One SGD step on the scores, and the mask they give."""
         set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(now.done))
-        with torch.enable_grad():
-            loss = backward(group[0]).item()
-        if not math.isfinite(loss):
-            return loss  # before NaN scores could be ranked
         gradients = self.masked.gradients()
         if self._rows is not None:
             self._rows.silence_dead_(gradients, self.masked.masks)
@@ -138,13 +128,10 @@ class HydraAlgorithm:
         for score in self.scores.values():
             score.grad = None
         self.masked.set_masks(self._select())
-        return loss
 
     def record(self) -> Record:
         """The learning rate, and how the mask moved in this epoch."""
-        masks, before = self.masked.masks, self._last_masks
-        self._last_masks = masks
-        return {"score_lr": self._optimizer.param_groups[0]["lr"], **mask_record(masks, before)}
+        return {"score_lr": self._optimizer.param_groups[0]["lr"], **super().record()}
 
     def state_dict(self) -> dict[str, Any]:
         """Scores, masks and momentum; theta does not move."""
@@ -160,10 +147,9 @@ class HydraAlgorithm:
         for name, score in self.scores.items():
             score.copy_(state["scores"][name])
         self._optimizer.load_state_dict(state["optimizer"])
-        masks = Masks(state["masks"], self._target.structure)
+        masks = Masks(state["masks"], self._structure)
         self.masked.set_masks(masks.to(next(iter(self.scores.values())).device))
-        self._last_masks = self.masked.masks
 
     def _select(self) -> Masks:
         scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
-        return self._selector(scores, self._target.sparsity)
+        return self._selector(scores, self._sparsity)

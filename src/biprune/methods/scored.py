@@ -27,6 +27,7 @@ from torch.linalg import vector_norm
 from biprune.core.flat import side_by_side
 from biprune.core.masked import where_kept
 from biprune.methods.attached import GMP, Rule, Values
+from biprune.methods.bip import upper_gradient
 from biprune.training.step_hooks import Stepped
 
 MEMORY = 0.99  # of the running mean, when it has seen enough
@@ -109,7 +110,7 @@ class Movement(Rule):
 class BiPPlus(Movement):
     """Our BiP: one gradient for both levels, and a mask of magnitudes that scores correct.
 
-    Scores of pruned filters, channels and groups stand still, as in `methods.bip`.
+    Scores of pruned filters, channels and groups stand still, as in `methods.bip_plus`.
     """
 
     name = "bip-plus"
@@ -189,9 +190,10 @@ class BiP(Movement):
         return True
 
     def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
-        super()._product(name, gradient, scale, out)
-        kept = torch.where(self.masks[name], gradient, 0.0).to(self._dtype).div_(scale)
-        out.addcmul_(kept, kept, value=-1 / self.settings["gamma"])
+        gradient = gradient.to(self._dtype)
+        gradient = gradient if scale == 1 else gradient / scale
+        theta, gamma = self.theta[name].to(self._dtype), self.settings["gamma"]
+        upper_gradient(theta, gradient, self.masks[name], gamma, out=out)
 
     def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
         del size

@@ -26,7 +26,7 @@ from biprune.training.train import Evaluate, TrainResult, check_functions, make_
 def prune(
     model: nn.Module | TrainResult,
     data: Dataset | Iterable[Batch],
-    method: str | Method = "bip",
+    method: str | Method = "bip-plus",
     *,
     sparsity: float | None = None,
     structure: str = "weight",
@@ -54,12 +54,12 @@ def prune(
     """Prune a copy of `model` to exactly `sparsity`; the input is not changed.
 
     `model` is a `TrainResult`, whose earlier states methods may rewind to, or any module. `method`
-    is a name, with its settings as keywords, or an object such as `BiP(ramp=0.8)`; `epochs` scales
-    whatever it counts in epochs, but for what the settings fix. `structure` is "weight", "filter",
-    "channel", "group" (coupled filters, all of which `Ticket.shrink` can remove) or n:m such as
-    "2:4", which takes no `sparsity`; `scope` ranks its units over the whole model ("global") or
-    prunes the same fraction of every layer ("layer"). Groups take a `budget` in place of
-    `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
+    is a name, with its settings as keywords, or an object such as `BiPPlus(ramp=0.8)`; `epochs`
+    scales whatever it counts in epochs, but for what the settings fix. `structure` is "weight",
+    "filter", "channel", "group" (coupled filters, all of which `Ticket.shrink` can remove) or n:m
+    such as "2:4", which takes no `sparsity`; `scope` ranks its units over the whole model
+    ("global") or prunes the same fraction of every layer ("layer"). Groups take a `budget` in place
+    of `sparsity`, {"macs": 0.5} or {"params": 0.3}, the fraction kept, and keep multiples of
     `round_to` units; they are found by running `example_input`, by default two samples of the data,
     whose shape the ticket remembers. Of attention a unit is a whole head, or with `attention`
     "queries" a single one of queries, with "width" an index of all heads; with `streams` residual
@@ -70,7 +70,7 @@ def prune(
     >>> import biprune
     >>> data = biprune.load_data("digits", seed=0)
     >>> model = biprune.create_model("resnet8", in_channels=1, width=4)
-    >>> ticket = biprune.prune(model, data, "bip", sparsity=0.9, epochs=1)
+    >>> ticket = biprune.prune(model, data, sparsity=0.9, epochs=1)
     >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
     True
     """

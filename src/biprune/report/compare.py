@@ -18,6 +18,7 @@ from biprune.methods import Method, get_method
 from biprune.models import check_model
 from biprune.training.loop import Event
 
+DEFAULT = ("bip-plus", "bip", "imp", "omp", "hydra", "gmp")  # where no method is named
 RIVAL = "gmp"  # cheap and strong: a comparison without it flatters the others
 
 
@@ -50,7 +51,7 @@ class CompareResult:
 
 
 def compare(
-    methods: Iterable[str | Method],
+    methods: Iterable[str | Method] | None,
     data: str | Dataset,
     model: str,
     *,
@@ -68,11 +69,12 @@ def compare(
 ) -> CompareResult:
     """Run every method at every sparsity, structure and seed, but for what `store` already has.
 
-    `data` is a name, with `data_options` for `load_data`, or what `load_data` returned; its split
-    follows each run's seed. `passes` gives every method that many passes over the data, and IMP as
-    many in each round; None leaves each its own length. `dense` are options of `train`, such as
-    `{"epochs": 30}`. Gradual magnitude pruning is always among the methods. A run that fails is
-    recorded with its error, and the others go on. With `workers` above 1 call this from a script's
+    `methods` None is BiP in both forms and its closest rivals. `data` is a name, with
+    `data_options` for `load_data`, or what `load_data` returned; its split follows each run's seed.
+    `passes` gives every method that many passes over the data, and IMP as many in each round; None
+    leaves each its own length. `dense` are options of `train`, such as `{"epochs": 30}`. Gradual
+    magnitude pruning is always among the methods. A run that fails is recorded with its error, and
+    the others go on. With `workers` above 1 call this from a script's
     `if __name__ == "__main__":`, since they import it.
 
     >>> import tempfile, biprune
@@ -86,7 +88,7 @@ def compare(
     check_model(model, model_options or {})
     name, options, root = _data_of(data, data_options, root)
     specs = grid(
-        with_rival(methods),
+        with_rival(DEFAULT if methods is None else methods),
         model=model,
         data=name,
         sparsities=sparsities,

@@ -18,8 +18,8 @@ MENU = "chosen"  # the name of the sparsity menu in a chart's spec
 HEIGHT = 340
 
 _BASE = {  # on white, on dark, shape
-    "bip": ("#bf4600", "#f0803c", "circle"),
-    "bip-paper": ("#8f1d3f", "#f27a9b", "circle"),
+    "bip-plus": ("#bf4600", "#f0803c", "circle"),
+    "bip": ("#8f1d3f", "#f27a9b", "circle"),
     "imp": ("#1f68ad", "#4c94db", "square"),
     "omp": ("#00875f", "#1db98c", "triangle-up"),
     "gmp": ("#cc9400", "#e8b22a", "diamond"),

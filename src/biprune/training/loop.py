@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
@@ -22,6 +23,7 @@ from biprune.training.batches import (
     described,
     device_of,
     loss_of,
+    take,
     tensors_in,
     to_device,
 )
@@ -89,36 +91,36 @@ class Backward(Protocol):
         ...
 
 
-class Algorithm(Protocol):
+class Algorithm(ABC):
     """What `fit` drives, one iteration at a time."""
 
     @property
+    @abstractmethod
     def settings(self) -> Mapping[str, Any]:
         """What a checkpoint must share with this run to be resumed by it."""
-        ...
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """The batches of each of an epoch's `steps` iterations."""
-        ...
+        """The batches of each of an epoch's `steps` iterations: one, unless a method says more."""
+        return ((batch,) for batch in take(batches, steps))
 
+    @abstractmethod
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One iteration; the mean loss of its passes.
 
         Reading the loss is the step's one host sync; one that is not finite ends the run.
         """
-        ...
 
+    @abstractmethod
     def record(self) -> Record:
         """Numbers for the history, at the end of an epoch."""
-        ...
 
+    @abstractmethod
     def state_dict(self) -> dict[str, Any]:
         """All that the next epoch needs beyond the model."""
-        ...
 
+    @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        ...
 
 
 @dataclass

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,12 +17,12 @@ from biprune.core.masked import apply_masks_, mask_gradients_
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.data import Dataset
-from biprune.training.batches import Batch, Loss, classification_loss, device_of, take
+from biprune.training.batches import Batch, Loss, classification_loss, device_of
 from biprune.training.checkpoint import State, digest
 from biprune.training.copying import copy_model
 from biprune.training.distributed import check_one_process
 from biprune.training.evaluation import accuracy, evaluation_mode
-from biprune.training.loop import Backward, Cost, Event, Fit, Record, Setup, fit
+from biprune.training.loop import Algorithm, Backward, Cost, Event, Fit, Record, Setup, fit
 from biprune.training.schedule import LRSchedule, Moment, Shape
 from biprune.training.sgd import make_sgd, set_lr
 
@@ -72,7 +72,7 @@ class Recipe:
         return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
 
 
-class PlainSGD:
+class PlainSGD(Algorithm):
     """The algorithm of ordinary training; under `masks`, pruned weights stay +0.0 exactly."""
 
     def __init__(self, model: nn.Module, recipe: Recipe, masks: Masks | None = None) -> None:
@@ -97,10 +97,6 @@ class PlainSGD:
         """What a checkpoint must share to be resumed."""
         kept = {name: mask.flatten() for name, mask in (self._masks or {}).items()}
         return {**asdict(self._recipe), "masks": digest(kept) if kept else None}
-
-    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """One batch a step."""
-        return ((batch,) for batch in take(batches, steps))
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step."""

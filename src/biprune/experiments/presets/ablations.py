@@ -35,7 +35,7 @@ def _setting(
             lambda size: expand(
                 size,
                 [RESNET20],
-                [size.paper_bip(**{setting: value}) for value in size.some(values)],
+                [size.bip(**{setting: value}) for value in size.some(values)],
                 at=WIDE,
             )
         ),
@@ -46,9 +46,7 @@ def _batch_sizes(size: Size) -> list[RunSpec]:
     return distinct(
         spec
         for number in size.some(BATCH_SIZES)
-        for spec in expand(
-            size, [RESNET20], ["bip-paper"], at=WIDE, data_options={"batch_size": number}
-        )
+        for spec in expand(size, [RESNET20], ["bip"], at=WIDE, data_options={"batch_size": number})
     )
 
 
@@ -58,13 +56,13 @@ def _rewinding(size: Size) -> list[RunSpec]:
     chosen = size.some(REWOUND)
     epochs = {part(epoch, of=RETRAINING, length=length) if epoch else 0 for epoch in chosen}
     retrained = [
-        size.paper_bip(retrain_epochs=size.passes or RETRAINING, rewind_epoch=epoch)
+        size.bip(retrain_epochs=size.passes or RETRAINING, rewind_epoch=epoch)
         for epoch in sorted(epochs)
     ]
     # Two states are kept anyway: the first, and the one that IMP and OMP go back to.
     dense = {"rewind_epochs": sorted(epochs)} if len(epochs) > 2 else {}
     pairs = [RESNET20, RESNET18, RESNET20_C100]
-    return expand(size, pairs, [size.paper_bip(), *retrained], at=[0.738, 0.893], dense=dense)
+    return expand(size, pairs, [size.bip(), *retrained], at=[0.738, 0.893], dense=dense)
 
 
 ABLATIONS = [

@@ -14,7 +14,7 @@ from biprune.methods import Method
 
 # BiP as published and as it is here, and the paper's four main baselines. GMP, which it cites and
 # does not run, costs no more than they do and is what BiP has to beat: every comparison has it.
-COMPARED = ("bip-paper", "bip", "imp", "omp", "grasp", "hydra", "gmp")
+COMPARED = ("bip", "bip-plus", "imp", "omp", "grasp", "hydra", "gmp")
 
 RESNET18 = Pair("resnet18", "cifar10")
 RESNET20 = Pair("resnet20", "cifar10")

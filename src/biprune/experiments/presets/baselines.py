@@ -38,7 +38,7 @@ BASELINES = [
         source="Figure A4",
         specs=sized(
             lambda size: expand(
-                size, [RESNET20], ["bip-paper", "bip", "grasp", "snip", "synflow", "gmp"]
+                size, [RESNET20], ["bip", "bip-plus", "grasp", "snip", "synflow", "gmp"]
             )
         ),
     ),

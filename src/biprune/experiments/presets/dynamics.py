@@ -28,14 +28,14 @@ def _watched(size: Size, methods: Iterable[BiP]) -> list[RunSpec]:
 
 
 def _lengths(size: Size) -> list[RunSpec]:
-    default = size.paper_bip()
+    default = size.bip()
     lengths = [part(epochs, of=100, length=default.epochs) for epochs in size.some(LENGTHS)]
-    methods = [size.paper_bip(epochs=epochs) for epochs in lengths]
+    methods = [size.bip(epochs=epochs) for epochs in lengths]
     return expand(size, [RESNET18, RESNET18_C100, TINY], methods, at=[0.8658, 0.945, 0.9775])
 
 
 def _schemes(size: Size) -> list[RunSpec]:
-    methods = [size.paper_bip(batches=scheme) for scheme in SCHEMES]
+    methods = [size.bip(batches=scheme) for scheme in SCHEMES]
     return expand(size, [RESNET18, RESNET20], [*methods, "imp", "gmp"])
 
 
@@ -44,23 +44,19 @@ DYNAMICS = [
         name="convergence",
         summary="accuracy along a run of BiP at 80 %",
         source="Figure A12",
-        specs=sized(lambda size: _watched(size, [size.paper_bip()])),
+        specs=sized(lambda size: _watched(size, [size.bip()])),
     ),
     Preset(
         name="mask-iou",
         summary="IoU of the masks of adjacent epochs, at several sparsities",
         source="Figure A13",
-        specs=sized(
-            lambda size: expand(size, [RESNET18], ["bip-paper"], at=[0.2, 0.59, 0.832, 0.956])
-        ),
+        specs=sized(lambda size: expand(size, [RESNET18], ["bip"], at=[0.2, 0.59, 0.832, 0.956])),
     ),
     Preset(
         name="steps-dynamics",
         summary="accuracy along a run of BiP with N = 1, 3, 5 theta-steps",
         source="Figure A14",
-        specs=sized(
-            lambda size: _watched(size, [size.paper_bip(lower_steps=n) for n in (1, 3, 5)])
-        ),
+        specs=sized(lambda size: _watched(size, [size.bip(lower_steps=n) for n in (1, 3, 5)])),
     ),
     Preset(
         name="epochs",
@@ -78,6 +74,6 @@ DYNAMICS = [
         name="batch-dynamics",
         summary="accuracy along a run of BiP under the three batch schemes",
         source="Figure A17",
-        specs=sized(lambda size: _watched(size, [size.paper_bip(batches=s) for s in SCHEMES])),
+        specs=sized(lambda size: _watched(size, [size.bip(batches=s) for s in SCHEMES])),
     ),
 ]

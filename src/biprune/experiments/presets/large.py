@@ -8,7 +8,7 @@ from biprune.experiments.presets.scales import Pair
 TINY = Pair("resnet18", "tiny_imagenet")
 IMAGENET_18 = Pair("resnet18", "imagenet", {"stem": "imagenet"})
 IMAGENET_50 = Pair("resnet50", "imagenet", {"stem": "imagenet"})
-STRONGEST = ("bip-paper", "bip", "imp", "gmp")  # on ImageNet the paper draws IMP and no other
+STRONGEST = ("bip", "bip-plus", "imp", "gmp")  # on ImageNet the paper draws IMP and no other
 
 LARGE_CURVES = [
     Preset(

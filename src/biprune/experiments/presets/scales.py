@@ -75,9 +75,9 @@ class Size:
         ladder = self.ladder(structure)
         return sorted({min(ladder, key=lambda s: abs(s - wanted)) for wanted in sparsities})
 
-    def paper_bip(self, **settings: Any) -> BiP:
-        """The paper's BiP over epochs of two passes each, whatever the settings make them cost."""
-        published = BiP.paper()
+    def bip(self, **settings: Any) -> BiP:
+        """BiP as published over epochs of two passes each, whatever the settings make them cost."""
+        published = BiP()
         if self.passes is not None:
             published = published.scaled(max(1, self.passes // 2))
         return replace(published, **settings)

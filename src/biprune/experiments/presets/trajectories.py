@@ -44,7 +44,7 @@ TRAJECTORIES = [
             lambda size: expand(
                 size,
                 [RESNET20, RESNET56, RESNET18],
-                ["bip-paper", "bip", "imp", "gmp"],
+                ["bip", "bip-plus", "imp", "gmp"],
                 at=[0.738],
             )
         ),
