@@ -20,7 +20,7 @@ from timing import interleaved, medians, parser, ratio, report
 
 SPARSITIES = [0.5, 0.74, 0.87, 0.95, 0.99]
 WIDTHS = [8, 16, 32, 64]
-METHODS = {"bip-paper": biprune.BiP(), "imp": biprune.IMP()}
+METHODS = {"bip": biprune.BiP(), "imp": biprune.IMP()}
 
 
 def main() -> None:
@@ -39,18 +39,16 @@ def against_size(data: biprune.Dataset, width: int, options: Any) -> dict[str, o
     epochs = options.epochs
     candidates = {
         "dense": partial(biprune.train, model, data, epochs=2 * epochs),
-        "bip-paper": partial(
-            biprune.prune, model, data, METHODS["bip-paper"], sparsity=0.9, epochs=epochs
-        ),
+        "bip": partial(biprune.prune, model, data, METHODS["bip"], sparsity=0.9, epochs=epochs),
     }
     seconds = interleaved(candidates, options.rounds)
-    ticket = candidates["bip-paper"]()
+    ticket = candidates["bip"]()
     return {
         "width": width,
         "weights": ticket.masks.total,
         "dense, s": medians(seconds)["dense"],
-        "bip-paper, s": medians(seconds)["bip-paper"],
-        "bip-paper / dense": ratio(seconds, "bip-paper", "dense"),
+        "bip, s": medians(seconds)["bip"],
+        "bip / dense": ratio(seconds, "bip", "dense"),
     }
 
 
@@ -67,15 +65,15 @@ def against_sparsity(data: biprune.Dataset, options: Any) -> list[dict[str, obje
     cells = [(method, sparsity) for sparsity in SPARSITIES for method in METHODS]
     candidates = {f"{m} {s}": partial(run, m, s) for m, s in cells}
     seconds = interleaved(candidates, options.rounds)
-    unit = f"bip-paper {SPARSITIES[0]}"
+    unit = f"bip {SPARSITIES[0]}"
     return [
         {
             "sparsity": f"{100 * sparsity:g} %",
-            "bip-paper, s": medians(seconds)[f"bip-paper {sparsity}"],
-            "bip-paper": ratio(seconds, f"bip-paper {sparsity}", unit),
+            "bip, s": medians(seconds)[f"bip {sparsity}"],
+            "bip": ratio(seconds, f"bip {sparsity}", unit),
             "imp, s": medians(seconds)[f"imp {sparsity}"],
             "imp": ratio(seconds, f"imp {sparsity}", unit),
-            "bip-paper passes": tickets["bip-paper", sparsity].cost.backward_passes,
+            "bip passes": tickets["bip", sparsity].cost.backward_passes,
             "imp passes": tickets["imp", sparsity].cost.backward_passes,
         }
         for sparsity in SPARSITIES

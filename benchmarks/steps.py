@@ -130,9 +130,9 @@ def imp_step(model: nn.Module, batches: Batches) -> Step:
 
 STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "dense": dense_step,
-    "bip-paper": bip_step,
-    "bip-paper, one pass": one_pass_step,
-    "bip": default_step,
+    "bip": bip_step,
+    "bip, one pass": one_pass_step,
+    "bip-plus": default_step,
     "hydra": hydra_step,
     "imp": imp_step,
     "attach": attach_step,

@@ -34,15 +34,15 @@ class Case(NamedTuple):
 
 
 CASES = (
+    Case("bip-plus", "weight", 0.95),
+    Case("bip-plus", "weight", 0.97),
+    Case("bip-plus", "weight", 0.98),
     Case("bip", "weight", 0.95),
-    Case("bip", "weight", 0.97),
-    Case("bip", "weight", 0.98),
-    Case("bip-paper", "weight", 0.95),
     Case("hydra", "weight", 0.95),
-    Case("bip", "weight", 0.99, width=16),
-    Case("bip-paper", "weight", 0.98, width=16),
-    Case("bip-paper", "filter", 0.5),
-    Case("bip-paper", "filter", 0.7),
+    Case("bip-plus", "weight", 0.99, width=16),
+    Case("bip", "weight", 0.98, width=16),
+    Case("bip", "filter", 0.5),
+    Case("bip", "filter", 0.7),
     Case("hydra", "filter", 0.5),
     Case("hydra", "filter", 0.7),
 )

@@ -21,9 +21,9 @@ from studies.past_runs import recorded
 from studies.presets import HIGH, STUDIES
 
 LINES: dict[str, Pick] = {
-    "bip": BIP,
-    "bip, a fifth of IMP's passes": LONG_BIP,
-    "bip-paper": PAPER,
+    "bip-plus": BIP,
+    "bip-plus, a fifth of IMP's passes": LONG_BIP,
+    "bip": PAPER,
     **{name: picking(name) for name in ("imp", "omp", "gmp", "hydra", "magnitude")},
 }
 SPARSITY = 0.95  # at which cost is shown

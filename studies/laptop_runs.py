@@ -13,6 +13,7 @@ from typing import Any
 
 from biprune.experiments.record import RunRecord
 from biprune.methods import IMP
+from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.report.comparison import sample_of
 from biprune.report.statistics import Sample
 from biprune.report.wording import percent_of, spread
@@ -70,7 +71,7 @@ Pick = Callable[[Runs, float], list[RunRecord]]
 
 def picking(method: str, *, epochs: int | None = None, **changes: Any) -> Pick:
     """Runs of 20 passes, or of as many epochs; the paper's BiP has two passes an epoch."""
-    length = epochs or (10 if method == "bip-paper" else 20)
+    length = epochs or (10 if method == "bip" else 20)
     return lambda runs, sparsity: runs.get(method, sparsity, epochs=length, **changes)
 
 
@@ -84,31 +85,33 @@ def fifth_of_imp(method: str, **changes: Any) -> Pick:
     return pick
 
 
-BIP = picking("bip")
-PLAIN_BIP = picking("bip", nesterov=False, freeze_pruned=False)
-LONG_BIP = fifth_of_imp("bip")
-PAPER = picking("bip-paper")
-ONE_PASS = picking("bip-paper", epochs=20, passes=1, lr=0.1)
+BIP = picking("bip-plus")
+PLAIN_BIP = picking("bip-plus", nesterov=False, freeze_pruned=False)
+LONG_BIP = fifth_of_imp("bip-plus")
+PAPER = picking("bip")
+_SLOWER = ("passes", "lr")  # what it has of bip-plus
+_PUBLISHED = {name: value for name, value in AS_PUBLISHED.items() if name not in _SLOWER}
+ONE_PASS = picking("bip-plus", epochs=20, **_PUBLISHED)
 IMP_RUNS = picking("imp")
 LIKE_BIP = {"schedule": "cosine", "nesterov": True}
 KEPT_IMP = picking("imp", rewind=False, **LIKE_BIP)
-NOT_LEARNED = picking("bip", score_lr=0.0)
+NOT_LEARNED = picking("bip-plus", score_lr=0.0)
 GMP_NESTEROV = picking("gmp", nesterov=True)
 GMP_FROZEN = picking("gmp", nesterov=True, freeze_pruned=True)
 LONG = "{}, a fifth of IMP's passes (44, 56, 72 from 90 % on)"
 FEW: dict[str, Pick] = {
-    "bip": BIP,
+    "bip-plus": BIP,
     **{name: picking(name) for name in ("gmp", "hydra")},
-    "bip-paper": PAPER,
+    "bip": PAPER,
     **{name: picking(name) for name in ("magnitude", "omp", *OTHERS)},
-    LONG.format("bip"): LONG_BIP,
+    LONG.format("bip-plus"): LONG_BIP,
     "imp, 160, 240, 320 and 420 passes": IMP_RUNS,
 }
 MORE: dict[str, Pick] = {
-    "bip, plain momentum and decay": PLAIN_BIP,
-    "bip, scores not learned": NOT_LEARNED,
-    "bip-paper, rate 0.1": picking("bip-paper", lr=0.1),
-    "bip-paper in one pass, rate 0.1": ONE_PASS,
+    "bip-plus, plain momentum and decay": PLAIN_BIP,
+    "bip-plus, scores not learned": NOT_LEARNED,
+    "bip, rate 0.1": picking("bip", lr=0.1),
+    "bip in one pass, rate 0.1": ONE_PASS,
     "gmp, Nesterov's momentum": GMP_NESTEROV,
     "gmp, Nesterov's momentum, pruned weights left alone": GMP_FROZEN,
     "magnitude, cosine, Nesterov's momentum": picking("magnitude", **LIKE_BIP),
@@ -116,7 +119,7 @@ MORE: dict[str, Pick] = {
     LONG.format("gmp, Nesterov's momentum"): fifth_of_imp("gmp", nesterov=True),
     "imp, not rewound, cosine, Nesterov's momentum, 220 and 300 passes": KEPT_IMP,
 }
-ON_UNITS = ("bip", "gmp", "bip-paper", "hydra", "omp", "grasp", "imp")
+ON_UNITS = ("bip-plus", "gmp", "bip", "hydra", "omp", "grasp", "imp")
 
 
 def accuracy_table(runs: Runs, rows: Mapping[str, Pick]) -> str:

@@ -18,7 +18,7 @@ NOTE = (
     "(`score_dead_rows=True`); they will be run again."
 )
 SETTING = "score_dead_rows"
-LEARNING_SCORES = ("bip", "bip-paper", "hydra")
+LEARNING_SCORES = ("bip-plus", "bip", "hydra")
 
 
 def past(spec: RunSpec) -> RunSpec:

@@ -18,7 +18,7 @@ from studies.judging import claims_table
 from studies.laptop_runs import FEW, MORE, Runs, accuracy_table, dense_line, made_line, units_table
 from studies.settings_worth import settings_table
 
-OURS = "BiP as it is here (`bip`) is"
+OURS = "BiP as it is here (`bip-plus`) is"
 HEADLINE = (
     "more accurate than gmp at equal passes",
     "more accurate than IMP, with a fifth of its passes",
@@ -47,7 +47,7 @@ def tables(records: Records) -> dict[str, str]:
         "made": made_line(runs),
         "our-claims": claims_table(OURS, OUR_CLAIMS, runs),
         "headline": claims_table(OURS, [c for c in OUR_CLAIMS if c[0] in HEADLINE], runs),
-        "claims": claims_table("BiP as published (`bip-paper`) is", CLAIMS, runs),
+        "claims": claims_table("BiP as published (`bip`) is", CLAIMS, runs),
         "full-size": full_size_table(records),
         "settings": settings_table(records),
     }

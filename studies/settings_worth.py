@@ -27,7 +27,7 @@ COLUMNS: dict[Column, str] = {
 }
 NO_CHANGE = ""
 FEWEST_POOLED = 10  # changes that tell a spread
-HEAD = ("change of `bip` (seeds)", *COLUMNS.values())
+HEAD = ("change of `bip-plus` (seeds)", *COLUMNS.values())
 
 
 def settings_table(records: Records) -> str:

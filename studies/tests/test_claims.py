@@ -26,61 +26,58 @@ GMP = [record for s in (0.9, 0.95, 0.98) for record in of("gmp", s, 70.0, 71.0, 
 
 
 def verdict(*bip: RunRecord, margin: float = 0.0) -> tuple[str, str]:
-    check = ahead(picking("bip"), picking("gmp"), (0.9, 0.95, 0.98), margin=margin)
+    check = ahead(picking("bip-plus"), picking("gmp"), (0.9, 0.95, 0.98), margin=margin)
     return check(Runs([*GMP, *bip]))
 
 
 def test_a_claim_holds_where_every_difference_exceeds_its_error() -> None:
-    clear = of("bip", 0.9, 71.0, 72.0, 73.0)
-    unclear = of("bip", 0.95, 72.0, 70.0, 72.5)  # +2, -1, +0.5: 0.5 ± 0.87
-    last = of("bip", 0.98, 73.0, 74.0, 75.0)
+    clear = of("bip-plus", 0.9, 71.0, 72.0, 73.0)
+    unclear = of("bip-plus", 0.95, 72.0, 70.0, 72.5)  # +2, -1, +0.5: 0.5 ± 0.87
+    last = of("bip-plus", 0.98, 73.0, 74.0, 75.0)
     first, second = "90 %: **+1.00 ± 0.00** (3)", "95 %: +0.50 ± 0.87 (3)"
     assert verdict(*clear) == (first, "holds, so far")
-    assert verdict(*clear, *of("bip", 0.95, 73.0, 74.0, 75.0), *last)[1] == "holds"
+    assert verdict(*clear, *of("bip-plus", 0.95, 73.0, 74.0, 75.0), *last)[1] == "holds"
     in_part = "in part: holds at 90 %, not shown at 95 %"
     assert verdict(*clear, *unclear) == (f"{first}, {second}", f"{in_part}, so far")
     in_part = "in part: holds at 90 % and 98 %, not shown at 95 %"
     assert verdict(*clear, *unclear, *last)[1] == in_part
     assert verdict(*unclear)[1] == "not shown, so far"
-    worse = of("bip", 0.9, 69.0, 70.5, 71.0)  # -1, -0.5, -1
+    worse = of("bip-plus", 0.9, 69.0, 70.5, 71.0)  # -1, -0.5, -1
     assert verdict(*worse)[1] == "does not hold, so far"
     assert verdict(*worse, *unclear)[1] == "not shown at 95 %, does not hold at 90 %, so far"
 
 
 def test_as_accurate_is_more_so_but_for_a_margin() -> None:
-    worse = of("bip", 0.9, 69.6, 70.5, 71.7)  # -0.4, -0.5, -0.3: -0.4 ± 0.058
+    worse = of("bip-plus", 0.9, 69.6, 70.5, 71.7)  # -0.4, -0.5, -0.3: -0.4 ± 0.058
     assert verdict(*worse, margin=0.46)[1] == "holds, so far"
     assert verdict(*worse, margin=0.45)[1] == "not shown, so far"
     assert verdict(*worse, margin=0.34)[1] == "does not hold, so far"
-    noisy = of("bip", 0.9, 72.0, 70.0, 72.0)  # +2, -1, 0: 0.33 ± 0.88
+    noisy = of("bip-plus", 0.9, 72.0, 70.0, 72.0)  # +2, -1, 0: 0.33 ± 0.88
     assert verdict(*noisy, margin=0.5)[1] == "not shown, so far"
 
 
 def test_bold_is_what_the_bound_of_the_report_would_call_ahead() -> None:
-    within = of("bip", 0.9, 70.5, 71.2, 72.2)  # +0.5, +0.2, +0.2: 0.3 ± 0.1, bound 0.3 - 2.92 * 0.1
-    beyond = of("bip", 0.95, 70.5, 71.1, 72.2)  # +0.5, +0.1, +0.2: 0.27 ± 0.12
+    # +0.5, +0.2, +0.2: 0.3 ± 0.1, bound 0.3 - 2.92 * 0.1
+    within = of("bip-plus", 0.9, 70.5, 71.2, 72.2)
+    beyond = of("bip-plus", 0.95, 70.5, 71.1, 72.2)  # +0.5, +0.1, +0.2: 0.27 ± 0.12
     assert verdict(*within)[0] == "90 %: **+0.30 ± 0.10** (3)"
     assert verdict(*beyond) == ("95 %: +0.27 ± 0.12 (3)", "holds, so far")
 
 
 def test_what_is_missing_is_not_judged() -> None:
-    assert verdict(*of("bip", 0.9, 75.0)) == ("90 %: +5.00 (1)", "not judged: too few seeds")
-    numbers, said = verdict(*of("bip", 0.9, 75.0, 76.5))
+    assert verdict(*of("bip-plus", 0.9, 75.0)) == ("90 %: +5.00 (1)", "not judged: too few seeds")
+    numbers, said = verdict(*of("bip-plus", 0.9, 75.0, 76.5))
     assert (numbers, said) == ("90 %: +5.25 ± 0.25 (2)", "not judged: too few seeds")
-    assert verdict(failed("bip", 0.9)) == ("", "not judged: too few seeds")
-    other_length = of("bip", 0.9, 71.0, 72.0, length=10)
-    other_setting = of("bip", 0.9, 71.0, 72.0, made={"settings": {"epochs": 20, "lr": 0.2}})
+    assert verdict(failed("bip-plus", 0.9)) == ("", "not judged: too few seeds")
+    other_length = of("bip-plus", 0.9, 71.0, 72.0, length=10)
+    other_setting = of("bip-plus", 0.9, 71.0, 72.0, made={"settings": {"epochs": 20, "lr": 0.2}})
     assert verdict(*other_length, *other_setting)[0] == ""
 
 
 def test_cost_and_iou_of_the_published_method() -> None:
     fields = {"backward_passes": 100, "history": epochs(iou=[0.5, 0.6, 0.98, 0.992])}
     accuracies = (70.0, 71.0, 72.0)
-    bip = [
-        record
-        for s in (0.8, 0.9)
-        for record in of("bip-paper", s, *accuracies, length=10, **fields)
-    ]
+    bip = [record for s in (0.8, 0.9) for record in of("bip", s, *accuracies, length=10, **fields)]
     stopped = {"settings": {"epochs": 20, "stops": [0.8]}}
     imp = of("imp", 0.8, 70.0, backward_passes=700)
     imp += of("imp", 0.9, 70.0, backward_passes=1100, made=stopped)
@@ -106,7 +103,7 @@ def rows(claims: Any, runs: list[RunRecord]) -> list[str]:
 
 def test_the_tables_have_only_what_was_run() -> None:
     claim = "| more accurate than gmp at equal passes | `methods`"
-    assert rows(OUR_CLAIMS, [*GMP, *of("bip", 0.9, 71.0, 72.0, 73.0)]) == [
+    assert rows(OUR_CLAIMS, [*GMP, *of("bip-plus", 0.9, 71.0, 72.0, 73.0)]) == [
         f"{claim} | 90 %: **+1.00 ± 0.00** (3) | holds, so far |"
     ]
     assert rows(CLAIMS, GMP) == []
@@ -114,14 +111,14 @@ def test_the_tables_have_only_what_was_run() -> None:
 
 def test_filters_are_judged_apart_from_weights() -> None:
     runs = of("omp", 0.6, 60.0, 61.0, 62.0, made={"structure": "filter"})
-    runs += of("bip", 0.6, 60.5, 62.0, 63.0, made={"structure": "filter"})
-    runs += of("bip", 0.6, 50.0, made={"structure": "channel"})
+    runs += of("bip-plus", 0.6, 60.5, 62.0, 63.0, made={"structure": "filter"})
+    runs += of("bip-plus", 0.6, 50.0, made={"structure": "channel"})
     claim = "| on filters more accurate than omp | `claims`"
     assert rows(OUR_CLAIMS, runs) == [f"{claim} | 60 %: **+0.83 ± 0.17** (3) | holds |"]
     assert units_table(Runs(runs)).splitlines() == [
         "| test accuracy, % (seeds) | filters, 60 % | channels, 60 % |",
         "|---|---:|---:|",
-        "| bip | 61.83 ± 1.26 (3) | 50.00 (1) |",
+        "| bip-plus | 61.83 ± 1.26 (3) | 50.00 (1) |",
         "| omp | 61.00 ± 1.00 (3) | - |",
     ]
 
@@ -129,7 +126,7 @@ def test_filters_are_judged_apart_from_weights() -> None:
 def test_a_claim_of_a_setting_is_about_the_runs_that_change_it_alone() -> None:
     def paper(*accuracies: float, **settings: Any) -> list[RunRecord]:
         made, history = {"settings": {"epochs": 10, **settings}}, epochs(iou=[0.5])
-        return of("bip-paper", 0.95, *accuracies, made=made, history=history)
+        return of("bip", 0.95, *accuracies, made=made, history=history)
 
     runs = [*paper(70.0, 71.0, 72.0), *paper(69.0, 70.5, 71.0, implicit_gradient=False)]
     runs += paper(0.0, 0.0, 0.0, implicit_gradient=False, lr=0.1)
@@ -141,7 +138,7 @@ def test_a_claim_of_a_setting_is_about_the_runs_that_change_it_alone() -> None:
 def judged(claim: Claim, ours: float) -> str:
     """The verdict if what the claim praises has `ours`, and whatever it is held against 70."""
     presets = {"methods", claim[1]}
-    base = "bip" if claim in OUR_CLAIMS else "bip-paper"
+    base = "bip-plus" if claim in OUR_CLAIMS else "bip"
     specs = {s.key: s for name in presets for s in STUDIES[name].specs("laptop")}
 
     def made(spec: RunSpec) -> RunRecord:
@@ -190,30 +187,30 @@ def test_no_claim_is_made_twice() -> None:
     ],
 )
 def test_runs_on_anything_else_do_not_count(other: dict[str, Any]) -> None:
-    assert verdict(*of("bip", 0.9, 75.0, 76.0, 77.0, made=other)) == (
+    assert verdict(*of("bip-plus", 0.9, 75.0, 76.0, 77.0, made=other)) == (
         "",
         "not judged: too few seeds",
     )
 
 
 def test_runs_of_the_study_of_settings_do_not_count() -> None:
-    studied = of("bip", 0.9, *[99.0] * 102)[100:]
+    studied = of("bip-plus", 0.9, *[99.0] * 102)[100:]
     assert {record.spec.seed for record in studied} == {100, 101}
-    runs = Runs([*of("bip", 0.9, 71.0, 72.0, 73.0), *studied])
-    assert "| bip | - | 72.00 ± 1.00 (3) | - | - |" in accuracy_table(runs, FEW)
+    runs = Runs([*of("bip-plus", 0.9, 71.0, 72.0, 73.0), *studied])
+    assert "| bip-plus | - | 72.00 ± 1.00 (3) | - | - |" in accuracy_table(runs, FEW)
 
 
 def test_past_runs_are_marked_until_they_are_run_again() -> None:
     past = {"settings": {"epochs": 20, "score_dead_rows": True}}
-    before = of("bip", 0.9, 60.0, 61.0, 62.0, made=past)
-    rows = {"bip": picking("bip")}
+    before = of("bip-plus", 0.9, 60.0, 61.0, 62.0, made=past)
+    rows = {"bip-plus": picking("bip-plus")}
     head, _, line, _, note = accuracy_table(Runs([*GMP, *before]), rows).splitlines()
-    assert line == "| bip | - | 61.00 ± 1.00 (3)† | - | - |"
+    assert line == "| bip-plus | - | 61.00 ± 1.00 (3)† | - | - |"
     assert note.startswith("† runs from before 2026-11-18")
     assert "+0.00 (3)†" not in head
-    today = of("bip", 0.9, 70.0, 71.0, 72.0)
+    today = of("bip-plus", 0.9, 70.0, 71.0, 72.0)
     again = accuracy_table(Runs([*today, *GMP, *before]), rows).splitlines()
-    assert again[2:] == ["| bip | - | 71.00 ± 1.00 (3) | - | - |"]
-    _, verdict = ahead(picking("bip"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
-    numbers, _ = ahead(picking("bip"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
+    assert again[2:] == ["| bip-plus | - | 71.00 ± 1.00 (3) | - | - |"]
+    _, verdict = ahead(picking("bip-plus"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
+    numbers, _ = ahead(picking("bip-plus"), picking("gmp"), (0.9,))(Runs([*GMP, *before]))
     assert (numbers, verdict) == ("90 %: -10.00 ± 0.00 (3)†", "does not hold")

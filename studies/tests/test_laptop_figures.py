@@ -16,18 +16,21 @@ from studies.tests.laptop_records import of_spec
 def test_runs_of_different_length_are_one_line() -> None:
     records: dict[str, RunRecord] = {}
     for spec in STUDIES["methods"].specs("laptop"):
-        if spec.seed < 2 and spec.method in ("bip", "train", "snip"):
+        if spec.seed < 2 and spec.method in ("bip-plus", "train", "snip"):
             length, plain = spec.settings.get("epochs", 20), "nesterov" not in spec.settings
             accuracy = 60.0 + 10 * spec.sparsity + length + spec.seed if plain else 0.0
             fields = {"dense_accuracy": 70.0, "test_accuracy": accuracy}
             records[spec.key] = of_spec(spec, **fields)
     lines = laptop(records)
-    assert lines.methods == {"bip": "bip", "bip, a fifth of IMP's passes": "bip"}
+    assert lines.methods == {
+        "bip-plus": "bip-plus",
+        "bip-plus, a fifth of IMP's passes": "bip-plus",
+    }
     means = {(cell.label, cell.sparsity): cell.accuracy.mean for cell in lines.cells}
     assert means == {
-        **{("bip", s): 80.5 + 10 * s for s in (0.8, 0.9, 0.95, 0.98)},
+        **{("bip-plus", s): 80.5 + 10 * s for s in (0.8, 0.9, 0.95, 0.98)},
         **{
-            ("bip, a fifth of IMP's passes", s): 60.5 + 10 * s + length
+            ("bip-plus, a fifth of IMP's passes", s): 60.5 + 10 * s + length
             for s, length in ((0.9, 44), (0.95, 56), (0.98, 72))
         },
     }
@@ -55,7 +58,7 @@ def test_dense_networks_are_those_with_as_much_training() -> None:
 def test_the_committed_figures_are_of_the_committed_records() -> None:
     root = Path(__file__).parents[2]
     records = load()
-    assert {cell.label for cell in full_size(records).cells} == {"bip"}
+    assert {cell.label for cell in full_size(records).cells} == {"bip-plus"}
     files = drawn(records)
     for name in [name for name in files if name.startswith("resnet-8")]:
         image = (root / "docs/images" / name).read_text(encoding="utf-8")

@@ -24,10 +24,10 @@ from studies.presets import CLAIM_SEEDS, MORE_STUDY_SEEDS, STUDIES, STUDY_SEEDS
 PAGE = (Path(__file__).parents[2] / "docs/results.md").read_text(encoding="utf-8")
 SCALES: tuple[Scale, ...] = get_args(Scale)
 METHODS = {
-    "settings": {"bip"},
-    "full-size": {"bip"},
+    "settings": {"bip-plus"},
+    "full-size": {"bip-plus"},
     # Of its rivals with what it has, and of itself without learning.
-    "controls": {"bip", "gmp", "imp", "magnitude", "snip"},
+    "controls": {"bip-plus", "gmp", "imp", "magnitude", "snip"},
 }
 
 
@@ -59,7 +59,7 @@ def test_every_study_expands_at_every_scale(name: str, scale: Scale) -> None:
     assert {spec.model for spec in specs} <= MODELS.keys()
     assert {spec.data for spec in specs} <= DATASETS.keys()
     methods = {spec.method for spec in specs}
-    assert methods == METHODS[name] if name in METHODS else methods > {"bip-paper", "bip", "gmp"}
+    assert methods == METHODS[name] if name in METHODS else methods > {"bip", "bip-plus", "gmp"}
 
 
 def test_studies_are_named_apart_from_the_papers_presets() -> None:
@@ -81,7 +81,7 @@ def test_settings_are_not_judged_by_the_seeds_that_chose_them() -> None:
 
 
 def test_bip_gets_a_fifth_of_imps_passes() -> None:
-    ours = [spec for spec in built("methods") if spec.method == "bip"]
+    ours = [spec for spec in built("methods") if spec.method == "bip-plus"]
     longer = {s.sparsity: s.settings["epochs"] for s in ours if s.settings["epochs"] > 20}
     assert longer == {0.9: 44, 0.95: 56, 0.98: 72}  # 20 epochs in each of 11, 14 and 18 rounds
     for sparsity, passes in longer.items():
@@ -95,13 +95,13 @@ def test_all_others_get_the_same_passes(scale: Scale) -> None:
         epochs = spec.resolved["settings"]["epochs"]
         if spec.method == "imp":
             assert epochs == passes
-        elif not (spec.method == "bip" and epochs > passes):
+        elif not (spec.method == "bip-plus" and epochs > passes):
             assert spec.build_method().data_passes(spec.sparsity) == passes
 
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [("bip", {"nesterov": False, "freeze_pruned": False}), ("gmp", {"nesterov": True})],
+    [("bip-plus", {"nesterov": False, "freeze_pruned": False}), ("gmp", {"nesterov": True})],
 )
 def test_the_closest_have_each_others_momentum_too(method: str, changes: dict[str, bool]) -> None:
     ours = [spec for spec in built("methods") if spec.method == method]

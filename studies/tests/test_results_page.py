@@ -104,7 +104,7 @@ def test_every_table_has_a_place() -> None:
 
 
 def test_dense_accuracies_are_of_the_networks_that_were_pruned() -> None:
-    runs = of("bip", 0.9, 71.0, 72.0, dense_accuracy=70.0)
+    runs = of("bip-plus", 0.9, 71.0, 72.0, dense_accuracy=70.0)
     runs += of("gmp", 0.9, 71.0, dense_accuracy=70.0)
     before = "Dense, before pruning: 70.00 ± 0.00 (2)."
     assert dense_line(Runs(runs)) == before
@@ -117,7 +117,7 @@ def test_dense_accuracies_are_of_the_networks_that_were_pruned() -> None:
 def test_the_page_says_when_and_on_what() -> None:
     where = {"processor": "A", "torch": "2.13.0", "finished": "2026-01-02T03:04:05+00:00"}
     later = where | {"finished": "2026-01-04T00:00:00+00:00"}
-    runs = [*of("bip", 0.9, 70.0, environment=where), *of("gmp", 0.9, 70.0, environment=where)]
+    runs = [*of("bip-plus", 0.9, 70.0, environment=where), *of("gmp", 0.9, 70.0, environment=where)]
     said = "A, one thread a run; torch 2.13.0; 2026-01-02"
     assert made_line(Runs(runs)) == f"{said}."
     runs += of("omp", 0.9, 70.0, environment=later)
