@@ -14,6 +14,7 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
+from test_cli import Run, one_error, run  # noqa: F401
 
 from biprune.cli import sweeps
 from biprune.experiments.grid import grid
@@ -21,7 +22,6 @@ from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
-from test_cli import Run, one_error, run  # noqa: F401
 
 TINY = "--width 2 --subset 200 --sparsities 0.5 --passes 2 --dense-epochs 1"
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from test_attach import OPTIMIZERS
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
@@ -15,7 +16,6 @@ import biprune
 from attach_oracle import Make
 from biprune.core.masks import Masks
 from biprune.core.structure import get_structure
-from test_attach import OPTIMIZERS
 
 Batches = list[tuple[Tensor, Tensor]]
 
