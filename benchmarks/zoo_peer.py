@@ -8,7 +8,7 @@ project's own examples set.
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeGuard
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ def peer(model: nn.Module, inputs: Inputs) -> Figures:
         importance=tp.importance.GroupMagnitudeImportance(),
         pruning_ratio=RATIO,
         ignored_layers=output_layers(model, inputs),
+        round_to=max([m.num_heads for m in model.modules() if is_torch_attention(m)], default=None),
         num_heads={layer: number for owner in heads.values() for layer, number in owner.items()},
         output_transform=lambda output: sum(
             t.float().sum() for t in output_tensors(output) if t.is_floating_point()
@@ -57,10 +58,17 @@ def peer(model: nn.Module, inputs: Inputs) -> Figures:
         attributes = False
     except Exception:  # attributes say the old sizes
         set_sizes_(heads)
+        if hasattr(model, "conv_proj"):  # torchvision's vision transformer
+            vars(model)["hidden_dim"] = len(model.get_parameter("conv_proj.weight"))
         shape = first_shape(model, inputs)
         attributes = True
     check(shape == expected, f"the output has shape {tuple(shape)}, not {tuple(expected)}")
     return {"parameters": round(left / count, 4), **({"attributes": True} if attributes else {})}
+
+
+def is_torch_attention(module: nn.Module) -> TypeGuard[nn.MultiheadAttention]:
+    """Whether it is torch's own, whose width must stay a multiple of its heads."""
+    return isinstance(module, nn.MultiheadAttention)
 
 
 @torch.no_grad()

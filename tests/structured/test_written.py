@@ -47,23 +47,25 @@ def _tensors(returned: Any) -> list[Tensor]:
 
 
 class Counted(nn.Module):
-    """An operation whose only keyword is a type."""
+    """An operation whose only keyword is a type, and masks put together by their signs."""
 
     def __init__(self) -> None:
         super().__init__()
         self.body, self.head = nn.Linear(3, 4), nn.Linear(4, 2)
 
     def forward(self, x: Tensor) -> Tensor:
-        return self.head(self.body(x).cumsum(1, dtype=torch.float32))
+        masks = [((x > -1) & (x < 1)) | (x > 2), (x > 0) ^ (x < 2)]
+        return self.head(self.body(x * masks[0] * masks[1]).cumsum(1, dtype=torch.float32))
 
 
-def test_keywords_that_are_called_as_kinds_of_values() -> None:
+def test_keywords_that_are_called_as_kinds_and_signs_between_masks() -> None:
     model, x = Counted(), torch.randn(2, 5, 3)
     labels = labels_of(model, x)
     whole = torch.zeros(len(labels.atoms.roots())).bool()
     form = without_units(labels, whole, tensors_of(model))
     data = json.loads(json.dumps(to_data(form)))
     assert any(node[3] == {"dtype": {"dtype": "float32"}} for node in data["nodes"])
+    assert "aten.__and__.Tensor" in {node[1] for node in data["nodes"]}
     assert torch.equal(from_data(data, form.state_dict())(x), model(x))
 
 

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.core.sealed import seal
-from biprune.training.checkpoint import HEAD, read_state
+from biprune.training.checkpoint import HEAD, load_tensors_, read_state
 from biprune.training.loop import Event
 
 Batches = list[tuple[Tensor, Tensor]]
@@ -197,3 +197,25 @@ def in_thread(call: Callable[[], object]) -> object:
 
     with ThreadPoolExecutor(1) as pool:
         return pool.submit(call).result()
+
+
+class Versioned(nn.Module):
+    """Refuses a state that does not say its version, as a model may that has changed since."""
+
+    _version = 2
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(2, 2)
+
+    def _load_from_state_dict(self, state: object, prefix: str, local: dict, *args: Any) -> None:
+        assert local.get("version") == 2
+        super()._load_from_state_dict(state, prefix, local, *args)
+
+
+def test_modules_are_told_the_version_of_their_state() -> None:
+    one, other = Versioned(), Versioned()
+    load_tensors_(one, {name: t.clone() for name, t in other.state_dict().items()})
+    assert torch.equal(one.layer.weight, other.layer.weight)
+    with pytest.raises(RuntimeError, match="Missing"):
+        load_tensors_(one, {"layer.bias": torch.zeros(2)})

@@ -57,8 +57,8 @@ def group_structure(
 def _products(labels: Labels, groups: tuple[Group, ...], whole: int) -> dict[str, int]:
     """Multiply-adds of activations by one another, by the group that they grow with.
 
-    `whole` is all of them, for one sample. A product that grows with several groups counts to the
-    first.
+    `whole` is all of them, for one sample. A product that grows along several dimensions counts to
+    the first, and there to each group by the part that it has of it.
     """
     if not whole:
         return {}
@@ -74,11 +74,11 @@ def _products(labels: Labels, groups: tuple[Group, ...], whole: int) -> dict[str
     total = sum(product.macs for product in labels.products.values())
     samples = next(r.shape[0] for n, r in labels.traced.results.items() if n.op == "placeholder")
     for product in labels.products.values():
-        names = [
-            owner[r] for line in product.lines for r in set(roots[line].tolist()) if r in owner
-        ]
-        if names:
-            shares[names[0]] = shares.get(names[0], 0) + product.macs
+        lines = ([owner.get(root) for root in roots[line].tolist()] for line in product.lines)
+        owners = next((line for line in lines if any(line)), [])
+        for name in filter(None, dict.fromkeys(owners)):
+            share = product.macs * owners.count(name) // len(owners)
+            shares[name] = shares.get(name, 0) + share
     # What is counted here is of a batch, and may leave out products by weights that are computed.
     total = max(total, whole * samples)
     found = {name: macs * whole // total for name, macs in shares.items()}

@@ -7,6 +7,7 @@ import io
 import logging
 import os
 import pickle
+from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -64,7 +65,9 @@ def load_tensors_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
     """Give `model` all the tensors of its state; what its modules keep besides stays."""
     own: dict[str, Any] = model.state_dict()
     kept = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
-    model.load_state_dict(kept | named_as_in(own, state))
+    given: Any = OrderedDict(kept | named_as_in(own, state))
+    given._metadata = getattr(own, "_metadata", None)  # versions, which modules may ask for
+    model.load_state_dict(given)
 
 
 def named_as_in(own: Mapping[str, object], state: Mapping[str, Tensor]) -> State:

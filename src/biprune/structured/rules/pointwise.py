@@ -25,6 +25,7 @@ UNTAGGED = (
     *("arctan", "arcsin", "arccos", "arctanh", "threshold", "isfinite", "isnan", "isinf"),
     *("bitwise_not", "logical_not", "xlogy", "special_xlogy", "lerp", "addcmul", "addcdiv"),
     *("nan_to_num", "fill", "frac", "sinc", "special_sinc", "not_equal", "greater", "less"),
+    *("__and__", "__or__", "__xor__"),
 )
 
 
