@@ -90,8 +90,8 @@ class Rule(ABC):
         return begin + gradual_sparsity(rise, self.step / self.steps, ramp)
 
     @property
-    def takes_gradients(self) -> bool:
-        """Whether the weights must stay as they are in the step to come."""
+    def withholds_gradients(self) -> bool:
+        """Whether the optimizer's next step must leave the weights alone."""
         return False
 
     def take(self, names: Iterable[str]) -> None:
@@ -213,7 +213,7 @@ class Rule(ABC):
             )
 
 
-class GMP(Rule):
+class GMPRule(Rule):
     """Gradual magnitude pruning: the mask is that of |theta|, fixed when the ramp is over."""
 
     name = "gmp"

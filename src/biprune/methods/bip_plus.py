@@ -116,7 +116,7 @@ class BiPPlusLevels(BiPLevels):
         return super()._upper_gradient(name, g, masked)
 
     def _ranked(self) -> dict[str, Tensor]:
-        """The scores, or |theta| + scores in the memory of the gradients, which are used up."""
+        """The scores, or |theta| + scores in memory of its own, which is not kept."""
         if not self.method.follow_weights:
             return self.scores
         if self._groups:

@@ -26,7 +26,7 @@ from torch.linalg import vector_norm
 
 from biprune.core.flat import side_by_side
 from biprune.core.masked import where_kept
-from biprune.methods.attached import GMP, Rule, Values
+from biprune.methods.attached import GMPRule, Rule, Values
 from biprune.methods.bip import upper_gradient
 from biprune.training.step_hooks import Stepped
 
@@ -37,7 +37,7 @@ SPARSE_GRADIENT = (
 )
 
 
-class Movement(Rule):
+class MovementRule(Rule):
     """Movement pruning: scores -= r * theta * g, which alone choose the mask.
 
     Sanh, Wolf, Rush. Movement Pruning: Adaptive Sparsity by Fine-Tuning. NeurIPS 2020. The hard
@@ -107,7 +107,7 @@ class Movement(Rule):
         return {name: each.rate for name, each in stepped.items()}
 
 
-class BiPPlus(Movement):
+class BiPPlusRule(MovementRule):
     """Our BiP: one gradient for both levels, and a mask of magnitudes that scores correct.
 
     Scores of pruned filters, channels and groups stand still, as in `methods.bip_plus`.
@@ -145,7 +145,7 @@ class BiPPlus(Movement):
         return magnitudes
 
 
-class BiP(Movement):
+class BiPRule(MovementRule):
     """BiP as published: steps alternate between the levels, each with a batch of its own.
 
     Odd steps move theta, as the optimizer likes; what is pruned decays by the rate and the weight
@@ -165,7 +165,7 @@ class BiP(Movement):
         return self.target.sparsity
 
     @property
-    def takes_gradients(self) -> bool:
+    def withholds_gradients(self) -> bool:
         """Whether the step to come is of the upper level."""
         return self.step % 2 == 1 and self.step < self.steps
 
@@ -182,7 +182,7 @@ class BiP(Movement):
         return self.step % 2 == 0
 
     def _move_scores(self, stepped: Mapping[str, Stepped], work: Values) -> bool:
-        if self.takes_gradients:
+        if self.withholds_gradients:
             return super()._move_scores(stepped, work)
         for name, theta in self.theta.items():
             decayed = theta * (1 - stepped[name].decay)
@@ -202,4 +202,5 @@ class BiP(Movement):
             self.scores[name].add_(momentum, alpha=-self.settings["score_lr"] * rates[name])
 
 
-RULES: dict[str, type[Rule]] = {rule.name: rule for rule in (BiPPlus, BiP, GMP, Movement)}
+_ALL = (BiPPlusRule, BiPRule, GMPRule, MovementRule)
+RULES: dict[str, type[Rule]] = {rule.name: rule for rule in _ALL}

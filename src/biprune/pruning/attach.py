@@ -185,9 +185,9 @@ class Pruner:
         self._rule.load_state_dict(state)
         self._hooks.peaks = dict(state["peaks"])
 
-    def takes_gradients(self) -> bool:
+    def withholds_gradients(self) -> bool:
         """Whether the next step is the mask's alone."""
-        return self._rule.takes_gradients
+        return self._rule.withholds_gradients
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
         """Called by the hooks: weights have moved, and with `stepped` a whole step is over."""
@@ -238,7 +238,7 @@ class Holder:
         """Leave an ordinary optimizer; from then on it may move pruned weights."""
         self._hooks.remove()
 
-    def takes_gradients(self) -> bool:
+    def withholds_gradients(self) -> bool:
         """Every step is the optimizer's."""
         return False
 

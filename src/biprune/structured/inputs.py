@@ -50,7 +50,7 @@ def random_inputs(
     """`size` samples like those of `inputs`.
 
     Floats are "normal" numbers, or uniform within the "range" of the argument, or "rows" of it.
-    What are no floats are rows always. Rows are the same of all arguments: they may belong
+    Integers and booleans are always rows. Rows are the same of all arguments: they may belong
     together, as tokens and their mask do.
     """
     generator = torch.Generator().manual_seed(seed)

@@ -1,4 +1,4 @@
-"""Which indices of which tensors belong together: labels, carried once through the graph.
+"""Which indices of which tensors belong together: labels, carried through the graph.
 
 Operations that move data are run on the planes of labels themselves. Those that compute tie what
 they bring together, by the rules in `rules/`; an operation that is not known freezes what it

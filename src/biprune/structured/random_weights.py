@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 @torch.no_grad()
 def randomize_(model: nn.Module, seed: int) -> None:
-    """Weights that keep signals near one, whatever the depth, and statistics that are no one's."""
+    """Weights that keep signals near one, whatever the depth, and statistics of no batch."""
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         if not parameter.is_floating_point():

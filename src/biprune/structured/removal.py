@@ -1,4 +1,4 @@
-"""Which units of a pruned model may go, by its weights alone, whatever masked them.
+"""Which units of a pruned model may go, by its weights and what of it is constant for any input.
 
 A unit may go if nobody would miss it: every layer that reads it has zeros there, or reads exact
 zeros from it whatever the input is. Behind BatchNorm and ReLU an empty filter gives

@@ -1,4 +1,4 @@
-"""Operations that compute, for the sizes that are left: where they say a size or count on one."""
+"""Operations whose arguments name a size, or whose result depends on one, for what is left."""
 
 from __future__ import annotations
 

@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
+from math import prod
 
-from torch import nn
+from torch import fx, nn
 
 from biprune.core.groups import GROUP, Group, Groups, Measure
 from biprune.core.parameters import Patterns, matching, parameter_names
 from biprune.core.structure import Scope
+from biprune.structured.atoms import along, varies
 from biprune.structured.find import found_in
 from biprune.structured.grouping import Coupling
 from biprune.structured.inputs import Attention, Inputs
-from biprune.structured.labels import Labels
+from biprune.structured.labels import Labels, Product
 from biprune.structured.macs import product_macs, weight_macs
+from biprune.structured.rules import is_moving
+from biprune.structured.trace import op_name
 
 
 def group_structure(
@@ -71,18 +76,43 @@ def _products(labels: Labels, groups: tuple[Group, ...], whole: int) -> dict[str
         ]
     }
     shares: dict[str, int] = {}
-    total = sum(product.macs for product in labels.products.values())
+    products = [*labels.products.values(), *_by_computed_weights(labels)]
+    total = sum(product.macs for product in products)
     samples = next(r.shape[0] for n, r in labels.traced.results.items() if n.op == "placeholder")
-    for product in labels.products.values():
+    for product in products:
         lines = ([owner.get(root) for root in roots[line].tolist()] for line in product.lines)
         owners = next((line for line in lines if any(line)), [])
         for name in filter(None, dict.fromkeys(owners)):
             share = product.macs * owners.count(name) // len(owners)
             shares[name] = shares.get(name, 0) + share
-    # What is counted here is of a batch, and may leave out products by weights that are computed.
+    # What is counted here is of a batch, and may leave out some products by weights.
     total = max(total, whole * samples)
     found = {name: macs * whole // total for name, macs in shares.items()}
     return {**found, "": whole - sum(found.values())}
+
+
+def _by_computed_weights(labels: Labels) -> Iterator[Product]:
+    """Products by weights that are computed of parameters, as weight norm does.
+
+    Each grows with the channels that it writes and reads. Those of weights that are parameters are
+    counted to these.
+    """
+    for node in labels.traced.module.graph.nodes:
+        if not op_name(node).startswith("conv") or not isinstance(node.args[1], fx.Node):
+            continue
+        source = node.args[1]
+        while is_moving(source) and isinstance(source.args[0], fx.Node):
+            source = source.args[0]
+        if source.op == "get_attr":
+            continue
+        result, weight = labels.carried[node], labels.carried[node.args[1]]
+        channel = len(result.shape) - len(weight.shape) + 1
+        planes = (*result.planes, *labels.carried[node.all_input_nodes[0]].planes)
+        settled = (labels.atoms.settled(plane.labels) for plane in planes)
+        lines = [along(own, channel) for own in settled if varies(own) == (channel,)]
+        written = 1 if "transpose" in op_name(node) else 0
+        macs = prod(result.shape) * prod(weight.shape) // weight.shape[written]
+        yield Product(macs, lines)
 
 
 def chosen(

@@ -15,7 +15,7 @@ from torch import fx
 from biprune.structured.atoms import Carried, Plane, spread
 from biprune.structured.inputs import Attention
 from biprune.structured.labels import NOT_KNOWN, Labels, Planes
-from biprune.structured.rules import is_moving, reads_tables, rule_of
+from biprune.structured.rules import is_moving, may_read_table, rule_of
 from biprune.structured.trace import TensorType, Traced
 
 MOST_WALKS = 20
@@ -36,7 +36,7 @@ def walked(
         traced: The graph.
         parameters: Names of what is masked: zero in units that are gone.
         buffers: Names of tensors that are not masked but have to be cut along.
-        attention: Whether heads are units as a whole, or index d of all heads is one.
+        attention: Whether whole heads are units, heads of queries alone, or index d of all heads.
         streams: Whether units may run through norms over all of them; see `smaller`.
     """
     walk = Walk(traced, attention, streams)
@@ -191,7 +191,7 @@ def _tables(
             made_of = [n for n in node.all_input_nodes if sources.get(n)]
             sources[node] = set().union(*(sources[n] for n in made_of))
             raw[node] = is_moving(node) and all(raw[n] for n in made_of)
-        elif reads_tables(node):
+        elif may_read_table(node):
             for operand in node.all_input_nodes:
                 if constant[operand] and sources[operand] and not raw[operand]:
                     edges.append((node, operand))

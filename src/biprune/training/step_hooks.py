@@ -42,8 +42,8 @@ class Stepped(NamedTuple):
 class Watcher(Protocol):
     """Who is called."""
 
-    def takes_gradients(self) -> bool:
-        """Whether the step that begins must not move the weights: it will find no gradients."""
+    def withholds_gradients(self) -> bool:
+        """Whether the step that begins must leave the weights alone: it is shown no gradients."""
         ...
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
@@ -112,7 +112,7 @@ class StepHooks:
             self._refuse_capture()
             self._begun = True
             self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
-            if watcher.takes_gradients():
+            if watcher.withholds_gradients():
                 return self._without_gradients(optimizer, args, kwargs)
 
         def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

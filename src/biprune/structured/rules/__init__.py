@@ -16,9 +16,9 @@ __all__ = [
     "indexing",
     "is_known",
     "is_moving",
+    "may_read_table",
     "moving",
     "products",
-    "reads_tables",
     "reductions",
     "rule_of",
 ]
@@ -51,8 +51,8 @@ def is_moving(node: fx.Node) -> bool:
     return node.target is operator.getitem or getattr(node.target, "_opname", None) in _MOVING
 
 
-def reads_tables(node: fx.Node) -> bool:
-    """Whether a node combines elements in their place, as with a bias by position."""
+def may_read_table(node: fx.Node) -> bool:
+    """Whether a node may read a constant table, such as rotary angles or a bias by position."""
     if node.op != "call_function":
         return False
     rule, name = rule_of(node)

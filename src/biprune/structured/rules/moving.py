@@ -158,17 +158,9 @@ def joined(on: Labels, parts: list[Carried], dim: int) -> Planes:
     main: list[Plane | None] = []
     other: list[dict[tuple[int, ...], Plane]] = []
     settled = [[Plane(on.atoms.settled(p.labels), p.zero) for p in part.planes] for part in parts]
-    beside = {
-        d for own in settled for p in own if dim not in varies(p.labels) for d in varies(p.labels)
-    }
+    apart = [varies(p.labels) for own in settled for p in own if dim not in varies(p.labels)]
     for part, own in zip(parts, settled, strict=True):
-        # Of (head, index), where the parts beside it know heads alone, heads are what it keeps.
-        planes = [
-            Plane(on.atoms.collapse(p.labels, [dim]), p.zero)
-            if dim in varies(p.labels) and beside.intersection(varies(p.labels))
-            else p
-            for p in own
-        ]
+        planes = [_without(on, plane, dim, {d for dims in apart for d in dims}) for plane in own]
         across = [p for p in planes if dim in varies(p.labels)]
         if not across and part.shape[dim] == 1:
             across = [p for p in planes if not varies(p.labels)]  # one index, picked out
@@ -184,6 +176,13 @@ def joined(on: Labels, parts: list[Carried], dim: int) -> Planes:
     if any(main):
         found.append(_side_by_side(on, parts, main, dim))
     return tuple(found)
+
+
+def _without(on: Labels, plane: Plane, dim: int, beside: set[int]) -> Plane:
+    """Of (head, index), where the parts beside it know heads alone, heads are what it keeps."""
+    dims = varies(plane.labels)
+    crosses = dim in dims and beside.intersection(dims)
+    return Plane(on.atoms.collapse(plane.labels, [dim]), plane.zero) if crosses else plane
 
 
 def tied_across(on: Labels, other: list[dict[tuple[int, ...], Plane]]) -> list[Plane]:
@@ -287,18 +286,6 @@ def by_dims(on: Labels, planes: Sequence[Plane]) -> dict[tuple[int, ...], Plane]
             on.atoms.freeze(plane.labels, TWO_KINDS)
             on.atoms.freeze(found[varies(plane.labels)].labels, TWO_KINDS)
     return found
-
-
-@rule("glu")
-def glu(on: Labels, x: Carried, dim: int = -1) -> Planes:
-    """The halves are tied; zero if both are."""
-    dim %= len(x.shape)
-    found = []
-    for plane in x.planes:
-        one, other = plane.labels.chunk(2, dim)
-        on.atoms.tie(one, other)
-        found.append(Plane(on.atoms.settled(one), plane.zero))
-    return tuple(found)
 
 
 @rule("im2col")

@@ -203,3 +203,15 @@ def prelu(on: Labels, x: Carried, weight: Carried) -> Planes:
         if 0 in same:
             found.append(Plane(on.atoms.settled(same[0].labels), same[0].zero))
     return tuple(found)
+
+
+@rule("glu")
+def glu(on: Labels, x: Carried, dim: int = -1) -> Planes:
+    """The halves are tied; zero if both are."""
+    dim %= len(x.shape)
+    found = []
+    for plane in x.planes:
+        one, other = plane.labels.chunk(2, dim)
+        on.atoms.tie(one, other)
+        found.append(Plane(on.atoms.settled(one), plane.zero))
+    return tuple(found)

@@ -1,4 +1,4 @@
-"""Products: contractions of any kind, convolutions, attention, embeddings."""
+"""Products: contractions of any kind, attention, embeddings; see `convolutions` for these."""
 
 from __future__ import annotations
 
