@@ -99,14 +99,14 @@ def product_weights(model: nn.Module, run: Callable[[], object]) -> dict[str, tu
 
     Without those that an embedding looks up, which a classifier may share. `run` must run `model`.
     """
-    with _without_fused_attention(), torch.enable_grad(), _Watch(model) as watch:
+    with slow_attention(), torch.enable_grad(), _Watch(model) as watch:
         run()
     return {name: dim for name, dim in watch.weights.items() if name not in watch.looked_up}
 
 
 @contextmanager
-def _without_fused_attention() -> Iterator[None]:
-    """In eval mode torch's attention may be one kernel, which hides its products."""
+def slow_attention() -> Iterator[None]:
+    """Without the one kernel of eval mode for an encoder layer, which hides its products."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -6,8 +6,7 @@ wrote the call. So modules that are called twice count twice, and functional cod
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from typing import Any
 
@@ -18,6 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils.flop_counter import flop_registry, sdpa_flop
 
 from biprune.core.parameters import parameter_names, unwrap
+from biprune.core.uses import slow_attention
 from biprune.structured.calls import by_position
 from biprune.structured.inputs import Inputs
 from biprune.training.evaluation import evaluation_mode
@@ -133,14 +133,3 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     torch.ops.aten._trilinear: _bilinear_flop,
     **flop_registry,
 }
-
-
-@contextmanager
-def slow_attention() -> Iterator[None]:
-    """Without the kernel that does a whole encoder layer, in which no operation can be seen."""
-    enabled = torch.backends.mha.get_fastpath_enabled()
-    torch.backends.mha.set_fastpath_enabled(False)
-    try:
-        yield
-    finally:
-        torch.backends.mha.set_fastpath_enabled(enabled)

@@ -26,10 +26,10 @@ from torch import Tensor, fx, nn
 
 from biprune.core.files import first_line
 from biprune.core.parameters import own_name, unwrap
+from biprune.core.uses import slow_attention
 from biprune.structured.calls import ByPosition, by_position, template
 from biprune.structured.functional import drop_checks, functional, inline, writes_into_views
 from biprune.structured.inputs import Inputs
-from biprune.structured.macs import slow_attention
 from biprune.training.evaluation import evaluation_mode
 from biprune.training.seeding import forked_rng
 
