@@ -332,3 +332,40 @@ def test_padding_by_a_number_that_depends_on_the_input() -> None:
     assert small.certificate.max_error < 1e-12  # pyright: ignore
     longer = torch.randint(9, (2, 15))
     torch.testing.assert_close(small(longer), model.eval()(longer))
+
+
+class PreNorm(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.embed, self.head = nn.Linear(6, 16), nn.Linear(16, 3)
+        self.wide, self.back = nn.Linear(16, 24), nn.Linear(24, 16)
+        self.norms = nn.ModuleList([nn.LayerNorm(16), nn.LayerNorm(16)])
+
+    def forward(self, tokens: Tensor) -> Tensor:
+        stream = self.embed(tokens)
+        stream = stream + self.back(torch.relu(self.wide(self.norms[0](stream))))
+        return self.head(self.norms[1](stream).mean(1))
+
+
+def test_a_masked_stream_is_exactly_zero_while_pruning() -> None:
+    torch.manual_seed(0)
+    model = PreNorm()
+    batches = [(torch.randn(4, 5, 6), torch.randint(3, (4,))) for _ in range(4)]
+    masked: list[int] = []
+
+    def loss(model: Any, batch: Any) -> Tensor:
+        def look(_: nn.Module, inputs: tuple[Tensor, ...]) -> None:
+            dead = (model.embed.weight == 0).all(1)
+            assert torch.count_nonzero(inputs[0][..., dead]) == 0
+            masked.append(int(dead.sum()))
+
+        handle = model.norms[1].register_forward_pre_hook(look)
+        found = nn.functional.cross_entropy(model(batch[0]), batch[1])
+        handle.remove()
+        return found
+
+    biprune.prune(
+        model, batches, structure="group", sparsity=0.5, streams=True, epochs=3, loss=loss
+    )
+    assert masked[0] == 0
+    assert max(masked) >= 4
