@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
+from biprune.cli.budget import print_budget
 from biprune.core.budget import CostModel, counts_within, kept_fractions, unit_costs
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
@@ -112,3 +113,14 @@ def test_what_goes_with_one_unit() -> None:
     net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
     structure, _ = group_structure(net, torch.zeros(2, 4))
     assert unit_costs(structure) == {"0.weight": (4 + 3, 4 + 1 + 3)}
+
+
+def test_the_command_says_what_a_unit_is_and_costs(capsys: pytest.CaptureFixture[str]) -> None:
+    net = nn.Sequential(nn.Linear(4, 6), nn.ReLU(), nn.Linear(6, 3))
+    structure, _ = group_structure(net, torch.zeros(2, 4))
+    weights = {n: p for n, p in parameter_names(net).items() if n in structure.tensors}
+    kept = {"0.weight": torch.ones(6, dtype=torch.bool)}
+    print_budget(Masks(structure.expand(kept, weights), structure), structure, 0.0)
+    shown = capsys.readouterr().out
+    row = next(line for line in shown.splitlines() if structure.groups[0].title in line)
+    assert row.split()[-2:] == ["7", "8"]

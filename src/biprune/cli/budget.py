@@ -12,8 +12,8 @@ if TYPE_CHECKING:
 
 
 def print_budget(masks: Masks, structure: Groups, sparsity: float) -> None:
-    """A row for each layer that writes units: its filters and its multiply-adds, then the total."""
-    from biprune.core.budget import kept_fractions, kept_macs
+    """What each layer keeps, what a unit of each group costs in words, then the total."""
+    from biprune.core.budget import kept_fractions, kept_macs, unit_costs
 
     layers = masks.per_layer()
     counts = [count.kept for count in layers.values()]
@@ -29,6 +29,13 @@ def print_budget(masks: Masks, structure: Groups, sparsity: float) -> None:
             rows.append((name, wanted, str(count.kept), str(count.total), share))
     headers = ("layer", "asked", "kept", "of", "MACs left")
     print_table(headers, rows, numeric=headers[1:])
+    costs = unit_costs(structure)
+    groups = [
+        (group.title or group.name, *(f"{cost:,}" for cost in costs[group.name]))
+        for group in structure.groups
+    ]
+    headers = ("group", "MACs a unit", "weights a unit")
+    print_table(headers, groups, numeric=headers[1:])
     shares = kept_fractions(structure, counts)
     found = ", ".join(f"{100 * share:.2f} % of the {name}" for name, share in shares.items())
     asked = f"{100 * (1 - sparsity):.2f} % of the {structure.measure}"

@@ -85,10 +85,10 @@ def kept_fractions(structure: Groups, counts: Sequence[int]) -> dict[Measure, fl
 def unit_costs(structure: Groups) -> dict[str, tuple[int, int]]:
     """Multiply-adds and weights that go with one unit of each group, all others there."""
     sizes = [group.size for group in structure.groups]
+    costs = [CostModel(replace(structure, measure=m)) for m in ("macs", "params")]
     found = {}
     for index, group in enumerate(structure.groups):
         without = [size - (place == index) for place, size in enumerate(sizes)]
-        costs = [CostModel(replace(structure, measure=m)) for m in ("macs", "params")]
         macs, weights = (round(cost(sizes) - cost(without)) for cost in costs)
         found[group.name] = macs, weights
     return found

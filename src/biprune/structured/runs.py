@@ -23,7 +23,6 @@ from biprune.structured.rules import is_moving
 
 aten = torch.ops.aten
 Kept = dict[int, Tensor]  # the indices that are left, along dimensions that lose some
-_LISTS = ("unbind", "split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split")
 
 
 @dataclass(frozen=True)
