@@ -16,7 +16,7 @@ from multiprocessing.connection import Connection
 import torch
 
 import biprune
-from biprune.training.heap import keep_freed_memory
+from biprune.training.process import keep_freed_memory
 from steps import dense_step, new_model, random_batches
 from timing import interleaved, medians, parser, ratio, report
 

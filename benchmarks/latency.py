@@ -20,8 +20,7 @@ from biprune.core.groups import Groups
 from biprune.core.masked import apply_masks_
 from biprune.methods.base import magnitudes
 from biprune.pruning.request import Request
-from biprune.runtime.profile import profile
-from biprune.runtime.variants import ticket_variants
+from biprune.runtime.profile import profile, ticket_variants
 from biprune.structured.grouping import Coupling
 from biprune.structured.shrink import shrink
 from biprune.training.copying import copy_model

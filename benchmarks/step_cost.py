@@ -15,7 +15,7 @@ import argparse
 import torch
 
 import biprune
-from biprune.training.heap import keep_freed_memory
+from biprune.training.process import keep_freed_memory
 from steps import (
     STEPS,
     Transformer,

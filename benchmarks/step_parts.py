@@ -19,8 +19,8 @@ import torch
 import biprune
 from biprune.core.masked import Masked
 from biprune.core.selection import Selector
-from biprune.training.heap import keep_freed_memory
 from biprune.training.loop import Passes
+from biprune.training.process import keep_freed_memory
 from biprune.training.sgd import MaskedSGD
 from steps import new_model, one_pass_step, random_batches
 from timing import parser, report

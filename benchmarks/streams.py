@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import biprune
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from timing import interleaved, medians, parser, report
 
 NORMS: dict[str, Callable[[int], nn.Module]] = {"LayerNorm": nn.LayerNorm, "RMSNorm": nn.RMSNorm}

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 
 from biprune.experiments.environment import environment
-from biprune.runtime.timing import interleaved, medians, ratio
+from biprune.runtime.measured import interleaved, medians, ratio
 
 __all__ = ["Row", "bracketed", "interleaved", "medians", "parser", "ratio", "report", "table"]
 

@@ -22,9 +22,9 @@ from torch import Tensor, nn
 from torch.nn.utils.parametrize import is_parametrized
 
 import biprune
-from biprune.runtime.runtime import OnnxModel
+from biprune.runtime.onnx import OnnxModel
 from biprune.structured.calls import output_tensors
-from biprune.structured.precision import raised
+from biprune.structured.certificate import raised
 from zoo_models import Built, Inputs
 
 STAGES = ("weights", "groups", "certified", "files", "onnx")

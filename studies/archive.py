@@ -16,8 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from biprune.core.files import write_bytes
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import covered_by
+from biprune.experiments.record import RunRecord, covered_by
 from biprune.experiments.store import Store
 from studies.past_runs import past
 from studies.presets import STUDIES

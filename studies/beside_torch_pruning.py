@@ -27,7 +27,7 @@ import biprune
 from biprune.data import Dataset
 from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.structured.macs import total_macs
-from biprune.training.evaluation import accuracy
+from biprune.training.batches import accuracy
 from studies.trials import add, cell, parser, records
 
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs

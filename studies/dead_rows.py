@@ -17,7 +17,7 @@ import torch
 
 import biprune
 from biprune.experiments.environment import environment
-from biprune.experiments.grid import with_passes
+from biprune.experiments.sweep import with_passes
 from biprune.methods import get_method
 from studies.trials import cell
 

@@ -15,7 +15,7 @@ from itertools import pairwise
 from statistics import fmean
 
 from biprune.experiments.record import RunRecord
-from biprune.report.comparison import sample_of
+from biprune.report.results import sample_of
 from biprune.report.statistics import Difference, difference, lower_bound
 from biprune.report.wording import listed, percent_of, points
 from studies.laptop_runs import IMP_RUNS, PAPER, Pick, Runs, noted

@@ -12,8 +12,8 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 
 from biprune.experiments.record import RunRecord
-from biprune.report.comparison import Comparison, sample_of
 from biprune.report.figures import write_figures
+from biprune.report.results import Comparison, sample_of
 from biprune.report.summary import summarise
 from studies.archive import Records, load
 from studies.laptop_runs import BIP, GMP_NESTEROV, LONG_BIP, PAPER, Pick, Runs, picking

@@ -14,7 +14,7 @@ from typing import Any
 from biprune.experiments.record import RunRecord
 from biprune.methods import IMP
 from biprune.methods.bip_plus import AS_PUBLISHED
-from biprune.report.comparison import sample_of
+from biprune.report.results import sample_of
 from biprune.report.statistics import Sample
 from biprune.report.wording import percent_of, spread
 from studies.past_runs import MARK, NOTE, SETTING, mark, past

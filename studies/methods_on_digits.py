@@ -17,7 +17,7 @@ from typing import Any
 
 import biprune
 from biprune.experiments.environment import environment
-from biprune.experiments.grid import with_passes
+from biprune.experiments.sweep import with_passes
 from biprune.methods import METHODS
 
 

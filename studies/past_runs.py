@@ -9,8 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunRecord, RunSpec
 
 MARK = "†"
 NOTE = (

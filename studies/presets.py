@@ -7,9 +7,17 @@ from dataclasses import replace
 from typing import Any
 
 from biprune.experiments.presets.ablations import RETRAINING
-from biprune.experiments.presets.base import COMPARED, RESNET20, Preset, distinct, expand, sized
-from biprune.experiments.presets.scales import Size, part
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.presets.base import (
+    COMPARED,
+    RESNET20,
+    Preset,
+    Size,
+    distinct,
+    expand,
+    part,
+    sized,
+)
+from biprune.experiments.record import RunSpec
 from biprune.methods import GMP, IMP, SNIP, BiP, BiPPlus, Magnitude
 from biprune.methods.base import TrainingMethod
 from biprune.methods.bip_plus import AS_PUBLISHED

@@ -7,11 +7,9 @@ from collections.abc import Iterable, Iterator, Mapping
 from math import sqrt
 from statistics import NormalDist, median
 
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
-from biprune.report.comparison import sample_of
-from biprune.report.labels import described
-from biprune.report.wording import points
+from biprune.experiments.record import RunRecord, RunSpec
+from biprune.report.results import sample_of
+from biprune.report.wording import described, points
 from studies.archive import Records
 from studies.judging import FEWEST_SEEDS, less
 from studies.laptop_runs import noted, shown

@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunRecord, RunSpec
 
 
 def run(

@@ -11,9 +11,9 @@ import torch
 from torch import nn
 
 import biprune
-from biprune.experiments.grid import grid
 from biprune.experiments.record import RunRecord
 from biprune.experiments.store import Store
+from biprune.experiments.sweep import grid
 from dependencies import beyond_dependencies
 
 WITHOUT = "import sys; sys.modules.update(dict.fromkeys({}))\n"  # an import of them fails

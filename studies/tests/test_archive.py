@@ -9,9 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from biprune.experiments.presets.scales import SIZES
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.presets.base import SIZES
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.experiments.store import Store
 from hand_records import failed, run
 from studies.archive import (

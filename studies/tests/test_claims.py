@@ -6,8 +6,7 @@ from typing import Any
 
 import pytest
 
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunRecord, RunSpec
 from hand_records import epochs, failed
 from studies.claims import CLAIMS, OUR_CLAIMS
 from studies.judging import Claim, ahead, claims_table, same_cost, settles

@@ -28,9 +28,8 @@ import biprune
 from biprune.cli import app as app_module
 from biprune.cli import demo, inspect, options, progress, prune, train
 from biprune.cli import list as listing
-from biprune.cli.app import app, main
-from biprune.cli.signals import signals_as_interrupts
-from biprune.core.sealed import write_document
+from biprune.cli.app import app, main, signals_as_interrupts
+from biprune.core.documents import write_document
 from biprune.core.structure import Scope
 from biprune.files.artifact import UNFINISHED, read_metadata, tensors_path
 from biprune.training.loop import Event

@@ -13,8 +13,8 @@ import torch
 
 import biprune
 from biprune.core.budget import kept_fractions
-from biprune.core.sealed import write_document
-from biprune.runtime import runtime, variants
+from biprune.core.documents import write_document
+from biprune.runtime import onnx, profile
 from biprune.structured.macs import total_macs
 from command_line import Run, one_error, runner
 
@@ -132,14 +132,14 @@ def test_mistakes(run: Run, weight: Path, tmp_path: Path, line: str, message: st
 
 
 def test_export_without_the_extra(run: Run, weight: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(runtime, "find_spec", lambda name: None)
+    monkeypatch.setattr(onnx, "find_spec", lambda name: None)
     assert "pip install 'biprune[onnx]'" in one_error(run(f"export {weight} m.onnx"))
 
 
 def test_profile_of_an_unstructured_ticket(
     run: Run, weight: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "has_onnx", lambda: False)
+    monkeypatch.setattr(profile, "has_onnx", lambda: False)
     before = torch.get_num_threads()
     code, out, _ = run(f"profile {weight} --batches 1,3 --rounds 2 --threads 1 --json")
     document = json.loads(out)
@@ -166,7 +166,7 @@ def test_profile_of_an_unstructured_ticket(
 def test_profile_of_groups_as_tables(
     run: Run, group: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(variants, "has_onnx", lambda: False)
+    monkeypatch.setattr(profile, "has_onnx", lambda: False)
     before = torch.get_num_threads()
     code, out, err = run(f"profile {group} --batches 2 --rounds 2 --threads 1")
     assert (code, err) == (0, "")

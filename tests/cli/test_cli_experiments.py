@@ -17,11 +17,11 @@ from rich.console import Console
 from test_cli import Run, one_error, run  # noqa: F401
 
 from biprune.cli import sweeps
-from biprune.experiments.grid import grid
 from biprune.experiments.presets import PRESETS
 from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
+from biprune.experiments.sweep import grid
 
 TINY = "--width 2 --subset 200 --sparsities 0.5 --passes 2 --dense-epochs 1"
 

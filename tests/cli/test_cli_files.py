@@ -17,8 +17,8 @@ import pytest
 
 import biprune
 from biprune.cli.app import main
-from biprune.cli.tables import print_facts, print_lines, print_table
-from biprune.core.sealed import read_document, write_document
+from biprune.cli.printing import print_facts, print_lines, print_table
+from biprune.core.documents import read_document, write_document
 from biprune.files.artifact import METADATA_FILE, UNFINISHED, read_metadata
 from command_line import Run, one_error, runner
 from disks import SmallDisk
@@ -62,7 +62,7 @@ def ticket(saved_ticket: Path, tmp_path: Path) -> Path:
 def another_run(folder: Path) -> Iterator[None]:
     """A process that writes into `folder` meanwhile."""
     script = (
-        "import sys; from biprune.core.claims import claimed\n"
+        "import sys; from biprune.core.files import claimed\n"
         "with claimed(sys.argv[1]): print('at it', flush=True); sys.stdin.read()"
     )
     other = subprocess.Popen(

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from biprune.cli.budget import print_budget
+from biprune.cli.printing import print_budget
 from biprune.core.budget import CostModel, counts_within, kept_fractions, unit_costs
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
@@ -16,7 +16,7 @@ from biprune.core.selection import check_kept, check_reachable, select_units
 from biprune.methods import GMP
 from biprune.methods.base import Start, Target
 from biprune.methods.gmp import GMPAlgorithm
-from biprune.structured.structure import group_structure
+from biprune.structured.find import group_structure
 from hand_groups import TwoGroups, cost, two_groups
 
 SIZES = {"first.weight": 8, "second.weight": 12}

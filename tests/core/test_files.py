@@ -16,9 +16,16 @@ from typing import Any
 
 import pytest
 
-from biprune.core.claims import LOCK_FILE, claimed
-from biprune.core.files import printable, read_file, replaced, write_bytes, write_text
-from biprune.core.sealed import DOCUMENT, read_document, seal, write_document
+from biprune.core.documents import DOCUMENT, read_document, seal, write_document
+from biprune.core.files import (
+    LOCK_FILE,
+    claimed,
+    printable,
+    read_file,
+    replaced,
+    write_bytes,
+    write_text,
+)
 from disks import SmallDisk
 
 CONTENT = {"accuracy": 91.25, "name": "x", "history": [{"loss": 0.1 + 0.2}], "words": ["NaN?"]}
@@ -253,7 +260,7 @@ def test_a_claim_that_was_lost_is_noticed(tmp_path: Path) -> None:
 
 def test_a_claim_dies_with_its_process(tmp_path: Path) -> None:
     script = (
-        "import os, signal, sys; from biprune.core.claims import claimed\n"
+        "import os, signal, sys; from biprune.core.files import claimed\n"
         "with claimed(sys.argv[1]): os.kill(os.getpid(), signal.SIGKILL)"
     )
     subprocess.run([sys.executable, "-c", script, str(tmp_path)])

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 import biprune
-from biprune.cli.summary import ticket_facts
+from biprune.cli.printing import ticket_facts
 from biprune.core.uses import product_weights
 from biprune.files.artifact import read_metadata
 

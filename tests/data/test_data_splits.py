@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from biprune.data.splits import balanced_subset, split_train, stratified_cut
+from biprune.data.dataset import balanced_subset, split_train, stratified_cut
 
 UNEVEN = torch.tensor([0] * 50 + [1] * 30 + [2] * 20)
 

@@ -7,8 +7,13 @@ import torch
 from PIL import Image
 
 from biprune.data import load_data
-from biprune.data.decoding import centre_crop, random_box, random_resized_crop
-from biprune.data.folders import IMAGENET_MEAN, IMAGENET_STD
+from biprune.data.folders import (
+    IMAGENET_MEAN,
+    IMAGENET_STD,
+    centre_crop,
+    random_box,
+    random_resized_crop,
+)
 
 
 def save(path, red, size=(64, 64), mode="RGB"):

@@ -4,7 +4,7 @@ import pytest
 
 from biprune.data import DATASETS
 from biprune.experiments.paper import ReferencePoint, paper_points, paper_tickets
-from biprune.experiments.presets.scales import LADDER
+from biprune.experiments.presets.base import LADDER
 from biprune.methods import METHODS
 from biprune.models import MODELS
 

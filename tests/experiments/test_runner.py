@@ -15,12 +15,10 @@ import pytest
 import torch
 
 import biprune
-from biprune.experiments.grid import grid
-from biprune.experiments.record import RunRecord
+from biprune.experiments.record import RunRecord, RunSpec, covered_by
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import RunSpec, covered_by
 from biprune.experiments.store import Store
-from biprune.experiments.sweep import sweep
+from biprune.experiments.sweep import grid, sweep
 from biprune.training.loop import Event
 
 TINY: dict[str, Any] = {
@@ -242,7 +240,7 @@ import os, signal, sys
 import torch
 torch.set_num_threads(1)
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import RunSpec, covered_by
+from biprune.experiments.record import RunSpec, covered_by
 from biprune.experiments.store import Store
 spec = RunSpec.model_validate_json(sys.argv[2])
 left = int(sys.argv[3])

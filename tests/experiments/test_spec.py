@@ -6,8 +6,8 @@ from dataclasses import dataclass
 import pytest
 from pydantic import ValidationError
 
-from biprune.experiments.grid import grid, with_passes
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunSpec
+from biprune.experiments.sweep import grid, with_passes
 from biprune.methods import GMP, IMP, METHODS, OMP, BiP, BiPPlus, Hydra
 
 

@@ -10,9 +10,8 @@ from pathlib import Path
 import pytest
 
 import biprune
-from biprune.core.sealed import write_document
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.core.documents import write_document
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.experiments.store import Store
 
 SPEC = RunSpec(model="resnet8", data="digits", method="bip-plus", sparsity=0.9)

@@ -17,11 +17,10 @@ import pytest
 import torch
 from PIL import Image
 
-from biprune.experiments.grid import grid
-from biprune.experiments.record import RunRecord
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import RunSpec
 from biprune.experiments.store import Store
+from biprune.experiments.sweep import grid
 from biprune.experiments.workers import THREAD_LIMITS, _undisturbed, run_in_workers
 from biprune.training.loop import Event
 
@@ -145,7 +144,7 @@ def test_signals_are_heard_once_the_process_is_known() -> None:
 
 LONG = """
 import sys
-from biprune.experiments.grid import grid
+from biprune.experiments.sweep import grid
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from biprune.experiments.sweep import sweep

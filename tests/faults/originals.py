@@ -13,10 +13,9 @@ import torch
 from torch import nn
 
 import biprune
-from biprune.experiments.grid import grid
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
-from biprune.experiments.sweep import sweep
+from biprune.experiments.sweep import grid, sweep
 from biprune.files.small import save_small
 from biprune.structured.shrink import shrink
 

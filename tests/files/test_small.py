@@ -14,13 +14,13 @@ from torch import Tensor, nn
 
 import biprune
 from architectures import build, images
-from biprune.core.sealed import read_document, write_document
+from biprune.core.documents import read_document, write_document
 from biprune.files.artifact import METADATA_FILE, UNFINISHED, read_metadata, tensors_path
 from biprune.files.small import TRAINED, load_small, save_small
 from biprune.structured.certificate import Certificate
 from biprune.structured.edit import resize_
 from biprune.structured.find import find_groups
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 
 Same = Callable[[nn.Module, nn.Module], bool]

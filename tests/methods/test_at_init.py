@@ -14,9 +14,8 @@ from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 import biprune
 from biprune.core.structure import get_structure
 from biprune.methods import synflow
-from biprune.methods.at_init import Scoring
+from biprune.methods.at_init import Scoring, class_balanced
 from biprune.methods.base import Target
-from biprune.methods.samples import class_balanced
 from biprune.training.batches import classification_loss
 from biprune.training.loop import Setup
 from biprune.training.train import TrainResult

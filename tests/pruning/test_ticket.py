@@ -16,15 +16,21 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 import biprune
+from biprune.core.documents import read_document, write_document
 from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
-from biprune.core.sealed import read_document, write_document
 from biprune.core.selection import Selector
 from biprune.core.structure import get_structure
 from biprune.files import artifact
-from biprune.files.artifact import METADATA_FILE, read_metadata, tensors_path
-from biprune.files.sparse import pack, unpack_masks, unpack_state
+from biprune.files.artifact import (
+    METADATA_FILE,
+    pack,
+    read_metadata,
+    tensors_path,
+    unpack_masks,
+    unpack_state,
+)
 
 Batches = list[tuple[Tensor, Tensor]]
 

@@ -10,8 +10,8 @@ import pytest
 from biprune.methods import METHODS
 from biprune.report import ReferencePoint, summarise
 from biprune.report.accuracy_charts import accuracy_by_cost, accuracy_by_sparsity, sparsest_tickets
-from biprune.report.comparison import Comparison
 from biprune.report.history_charts import by_epoch, layers_by_epoch, layers_by_method
+from biprune.report.results import Comparison
 from biprune.report.theme import dark_colours, styles
 from hand_records import dense, epochs, realistic, run, seeds
 

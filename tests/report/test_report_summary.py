@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from biprune.experiments.grid import grid
+from biprune.experiments.sweep import grid
 from biprune.methods import IMP
 from biprune.report import Hole, summarise
 from hand_records import dense, failed, run, seeds

@@ -17,9 +17,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from biprune.runtime import onnx as onnx_module
-from biprune.runtime import runtime
-from biprune.runtime.onnx import OnnxCheck, export_onnx
-from biprune.runtime.runtime import OnnxModel
+from biprune.runtime.onnx import OnnxCheck, OnnxModel, export_onnx
 
 SHAPE = (3, 8, 8)
 
@@ -309,8 +307,8 @@ def test_sizes_and_tolerances_that_are_refused(
 
 def test_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     installed = {"onnx"}
-    monkeypatch.setattr(runtime, "find_spec", lambda name: name in installed or None)
-    assert not runtime.has_onnx()
+    monkeypatch.setattr(onnx_module, "find_spec", lambda name: name in installed or None)
+    assert not onnx_module.has_onnx()
     with pytest.raises(
         ModuleNotFoundError, match=r"needs onnxscript, onnxruntime, .*'biprune\[onnx\]'"
     ):

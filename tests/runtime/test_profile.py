@@ -15,15 +15,12 @@ from torch import Tensor, nn
 
 from biprune.core.masks import Masks
 from biprune.core.structure import get_structure
-from biprune.files.sparse import pack
-from biprune.runtime import variants as variants_module
-from biprune.runtime.csr import CsrLinear, with_csr
-from biprune.runtime.footprint import Footprint, footprint
-from biprune.runtime.measured import Latency, Profile, Row
+from biprune.files.artifact import pack
+from biprune.runtime import profile as profile_module
+from biprune.runtime.measured import Footprint, Latency, Profile, Row, footprint, interleaved, ratio
 from biprune.runtime.onnx import export_onnx
-from biprune.runtime.profile import profile
-from biprune.runtime.timing import interleaved, ratio
-from biprune.runtime.variants import filled, ticket_variants
+from biprune.runtime.profile import filled, profile, ticket_variants
+from biprune.runtime.sparse import CsrLinear, with_csr
 
 
 def perceptron(zeros: float = 0.0) -> nn.Module:
@@ -146,7 +143,7 @@ class Waiting(nn.Module):
 
 def test_latency_of_known_times(monkeypatch: pytest.MonkeyPatch) -> None:
     clock = Clock()
-    monkeypatch.setattr("biprune.runtime.timing.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("biprune.runtime.measured.time.perf_counter", lambda: clock.now)
     slow, fast = Waiting(clock, 20), Waiting(clock, 5)
     before = torch.get_num_threads()
     result = profile(
@@ -184,7 +181,7 @@ def test_candidates_take_turns() -> None:
 def test_what_the_one_before_left_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each call behind another candidate's takes twice as long, as after a change of runtime."""
     clock, last = Clock(), [""]
-    monkeypatch.setattr("biprune.runtime.timing.time.perf_counter", lambda: clock.now)
+    monkeypatch.setattr("biprune.runtime.measured.time.perf_counter", lambda: clock.now)
 
     def call(name: str) -> None:
         clock.now += 1.0 if last[0] == name else 2.0
@@ -291,7 +288,7 @@ def test_variants_with_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
         return SimpleNamespace(path=path)
 
     exported: list[nn.Module] = []
-    monkeypatch.setattr(variants_module, "export_onnx", written)
+    monkeypatch.setattr(profile_module, "export_onnx", written)
     model, small = perceptron(zeros=0.9), perceptron()
     masks = Masks(masks_of(model), get_structure("filter"))
     variants, notes = ticket_variants(model, masks, small, INPUTS, tmp_path)
@@ -303,7 +300,7 @@ def test_variants_with_a_small_model(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 def test_variants_without_the_extra(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(variants_module, "has_onnx", lambda: False)
+    monkeypatch.setattr(profile_module, "has_onnx", lambda: False)
     model = perceptron(zeros=0.5)
     variants, notes = ticket_variants(model, masks_of(model), None, INPUTS, tmp_path)
     assert list(variants) == ["dense", "masked", "csr"]
@@ -338,7 +335,7 @@ def test_a_model_that_cannot_be_exported_is_measured_without(
     def refused(*_: object) -> None:
         raise ValueError("The model cannot be exported to ONNX: it jumps about.")
 
-    monkeypatch.setattr(variants_module, "export_onnx", refused)
+    monkeypatch.setattr(profile_module, "export_onnx", refused)
     model = nn.Linear(64, 2)
     variants, notes = ticket_variants(model, masks_of(model), None, INPUTS, tmp_path)
     assert list(variants) == ["dense", "masked"]

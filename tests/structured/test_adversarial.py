@@ -12,10 +12,10 @@ from torch import Tensor
 
 import adversarial
 from biprune.structured.calls import ByPosition, by_position
+from biprune.structured.certificate import raised
 from biprune.structured.find import find_groups, found_in
 from biprune.structured.graph import without_units
-from biprune.structured.precision import raised
-from biprune.structured.removing import gone_atoms, tensors_of, zero_
+from biprune.structured.removal import gone_atoms, tensors_of, zero_
 from biprune.structured.shrink import shrink
 
 MODES = {

@@ -19,7 +19,7 @@ from biprune.pruning.request import Request
 from biprune.runtime.onnx import export_onnx
 from biprune.structured.find import find_groups
 from biprune.structured.form import GraphForm
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 from biprune.structured.written import from_data, to_data
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from biprune.structured.find import find_groups
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 from zoo_models import zoo
 

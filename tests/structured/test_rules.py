@@ -11,7 +11,7 @@ from torch.nn import functional
 
 import adversarial
 from biprune.structured.find import find_groups
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 
 # Units that are left of the 8 channels before the operation, or why there are none.

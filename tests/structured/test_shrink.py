@@ -15,7 +15,7 @@ from biprune.structured.certificate import Comparer, Form
 from biprune.structured.find import find_groups
 from biprune.structured.grouping import Coupling
 from biprune.structured.macs import count_macs
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 from architectures import CLASSES, scale_shares
 from biprune.structured.find import find_groups
 from biprune.structured.grouping import Coupling
-from biprune.structured.removing import zero_
+from biprune.structured.removal import zero_
 from biprune.structured.shrink import shrink
 
 SIZE = 6

@@ -16,7 +16,7 @@ import adversarial
 from biprune.files.small import load_small, save_small
 from biprune.structured.find import labels_of
 from biprune.structured.graph import without_units
-from biprune.structured.removing import tensors_of
+from biprune.structured.removal import tensors_of
 from biprune.structured.shrink import shrink
 from biprune.structured.written import from_data, to_data
 

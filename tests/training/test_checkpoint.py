@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, nn
 
 import biprune
-from biprune.core.sealed import seal
+from biprune.core.documents import seal
 from biprune.training.checkpoint import HEAD, load_tensors_, read_state
 from biprune.training.loop import Event
 

@@ -8,9 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biprune.cli import options
-from biprune.cli.results import check_report, print_results
 from biprune.cli.settings import build_method
-from biprune.cli.sweeps import run_sweep
+from biprune.cli.sweeps import check_report, print_results, run_sweep
 
 if TYPE_CHECKING:
     from biprune import Method
@@ -68,9 +67,9 @@ def compare_command(
     """
     from biprune.cli.device import check_device, use_machine
     from biprune.cli.models import check_model
-    from biprune.experiments.grid import grid
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
+    from biprune.experiments.sweep import grid
     from biprune.report.compare import stored_records, with_rival
 
     check_device(device)

@@ -9,9 +9,8 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.outputs import refuse_finished, resumable
+from biprune.cli.printing import percent, print_json, print_lines, print_table, print_text
 from biprune.cli.progress import show_progress
-from biprune.cli.summary import percent
-from biprune.cli.tables import print_json, print_lines, print_table, print_text
 
 if TYPE_CHECKING:
     from biprune import Dataset, Ticket, TrainResult
@@ -73,7 +72,7 @@ def _prune_all(
 ) -> dict[tuple[str, float], Ticket]:
     """Every method at every sparsity, with the same number of passes."""
     from biprune import prune
-    from biprune.experiments.grid import with_passes
+    from biprune.experiments.sweep import with_passes
     from biprune.methods import get_method
 
     tickets: dict[tuple[str, float], Ticket] = {}

@@ -33,8 +33,7 @@ def use_machine(threads: int | None) -> None:
     import torch
 
     from biprune.core.checks import check_whole
-    from biprune.training.distributed import check_one_process
-    from biprune.training.heap import keep_freed_memory
+    from biprune.training.process import check_one_process, keep_freed_memory
 
     check_one_process("biprune")
     if threads is None:

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from biprune.cli import options
-from biprune.cli.models import OwnModel
-from biprune.cli.tables import print_facts, print_json
-from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
+from biprune.cli.models import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+from biprune.cli.printing import print_facts, print_json
 
 EXAMPLES = """\
 $ biprune export runs/half model.onnx
@@ -37,8 +36,8 @@ def export_command(
 
     Needs the extra: pip install 'biprune\\[onnx]'.
     """
-    from biprune.runtime.footprint import footprint
-    from biprune.runtime.runtime import OnnxModel, require_onnx
+    from biprune.runtime.measured import footprint
+    from biprune.runtime.onnx import OnnxModel, require_onnx
 
     require_onnx()
     opened = open_ticket(ticket, model, model_option)

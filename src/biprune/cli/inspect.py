@@ -10,9 +10,16 @@ import typer
 from rich.progress_bar import ProgressBar
 
 from biprune.cli import options
-from biprune.cli.certificates import print_certificate
-from biprune.cli.summary import Metadata, dense_facts, ticket_facts
-from biprune.cli.tables import print_facts, print_json, print_lines, print_table
+from biprune.cli.printing import (
+    Metadata,
+    dense_facts,
+    print_certificate,
+    print_facts,
+    print_json,
+    print_lines,
+    print_table,
+    ticket_facts,
+)
 
 if TYPE_CHECKING:
     from biprune import Masks

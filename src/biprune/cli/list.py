@@ -7,7 +7,7 @@ from typing import Annotated, Any
 import typer
 
 from biprune.cli import options
-from biprune.cli.tables import print_json, print_table
+from biprune.cli.printing import print_json, print_table
 
 EXAMPLES = """\
 $ biprune list

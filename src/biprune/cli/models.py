@@ -1,4 +1,4 @@
-"""Models for commands: of the registry, or the user's own from the current folder."""
+"""Models for commands: of the registry, of a ticket, or the user's own from the current folder."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ import typer
 from biprune.cli.options import model_options
 
 if TYPE_CHECKING:
-    from torch import nn
+    from torch import Tensor, nn
 
-    from biprune import Dataset
+    from biprune import Dataset, Ticket
+
 
 OwnModel = Annotated[
     str | None, typer.Option(help="package.module:factory, if the saved model is your own.")
@@ -63,7 +64,7 @@ def build_model(
 def _check_fits(name: str, model: nn.Module, data: Dataset) -> None:
     """Refuse a model that does not run on the data before it is trained."""
     from biprune.pruning.request import example_of
-    from biprune.structured.outputs import check_runs
+    from biprune.structured.calls import check_runs
 
     inputs = example_of(data, model)
     assert inputs is not None
@@ -95,3 +96,52 @@ def _look_here() -> None:
     """Let the user's own modules be imported from where the command was called."""
     if (here := os.getcwd()) not in sys.path:
         sys.path.insert(0, here)
+
+
+TicketFolder = Annotated[
+    Path, typer.Argument(metavar="TICKET", help="A folder written by `biprune prune`.")
+]
+InputShape = Annotated[
+    str | None,
+    typer.Option(
+        metavar="CxHxW",
+        help="Shape of one sample, such as 3x32x32.",
+        show_default="that of the ticket's data",
+    ),
+]
+
+
+def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | None) -> Ticket:
+    """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
+    from biprune import load_ticket
+
+    return load_ticket(folder, own_model(model, own_options(model, model_option), folder))
+
+
+def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
+    """Two samples of what the ticket's model takes, of `shape` if it is given."""
+    import torch
+
+    from biprune.structured.calls import check_runs
+    from biprune.training.batches import device_of
+
+    if shape is not None:
+        inputs = torch.zeros(2, *_sizes(shape), device=device_of(ticket.model))
+        advice = "Pass the `--input-shape` of one sample of what it was trained on."
+        check_runs(ticket.model, (inputs,), f"samples of {shape}", advice)
+        return inputs
+    if ticket.input_shape is None:
+        raise ValueError(
+            "The ticket does not say what its model takes. Pass `--input-shape`, such as 3x32x32."
+        )
+    return ticket.example_input(batch=2)
+
+
+def _sizes(shape: str) -> list[int]:
+    try:
+        sizes = [int(size) for size in shape.split("x")]
+    except ValueError:
+        sizes = [0]
+    if min(sizes) < 1:
+        raise ValueError(f"`--input-shape` takes sizes such as 3x32x32, got {shape!r}.")
+    return sizes

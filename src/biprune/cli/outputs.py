@@ -35,7 +35,7 @@ def resumable(folder: Path, *, force: bool) -> Iterator[Path]:
     No other run can write into `folder` meanwhile. Ctrl-C leaves the checkpoints, and says how to
     go on.
     """
-    from biprune.core.claims import claimed
+    from biprune.core.files import claimed
     from biprune.files.artifact import UNFINISHED
 
     checkpoints = folder / UNFINISHED

@@ -11,9 +11,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biprune.cli import options
-from biprune.cli.models import OwnModel
-from biprune.cli.tables import print_json, print_lines, print_table, print_text
-from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
+from biprune.cli.models import InputShape, OwnModel, TicketFolder, open_ticket, sample_input
+from biprune.cli.printing import print_json, print_lines, print_table, print_text
 
 if TYPE_CHECKING:
     from torch import Tensor, nn
@@ -43,8 +42,7 @@ def profile_command(
     Parameters, multiply-accumulates of one sample, size of the file, and latency.
     """
     from biprune.cli.device import use_machine
-    from biprune.runtime.profile import profile
-    from biprune.runtime.variants import ticket_variants
+    from biprune.runtime.profile import profile, ticket_variants
 
     sizes = options.numbers("--batches", batches, int)
     if min(sizes) < 1:

@@ -9,13 +9,11 @@ from typing import Annotated, Any
 import typer
 
 from biprune.cli import options
-from biprune.cli.budget import print_budget
 from biprune.cli.models import OwnModel, model_argument, own_model, own_options
 from biprune.cli.outputs import output_folder, refuse_finished, resumable
+from biprune.cli.printing import print_budget, print_facts, print_json, print_lines, ticket_facts
 from biprune.cli.progress import show_progress
 from biprune.cli.settings import build_method
-from biprune.cli.summary import ticket_facts
-from biprune.cli.tables import print_facts, print_json, print_lines
 
 EXAMPLES = """\
 $ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/pruned90

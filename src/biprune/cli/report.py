@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from biprune.cli.tables import print_lines
+from biprune.cli.printing import print_lines
 
 EXAMPLES = """\
 $ biprune report runs/store -o report.html

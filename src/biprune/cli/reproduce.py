@@ -10,14 +10,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from biprune.cli import options
-from biprune.cli.results import check_report, print_results
-from biprune.cli.sweeps import run_sweep
-from biprune.cli.tables import print_json, print_lines
+from biprune.cli.printing import print_json, print_lines
+from biprune.cli.sweeps import check_report, print_results, run_sweep
 from biprune.experiments.costs import SPEEDS, Scale, listed
 
 if TYPE_CHECKING:
-    from biprune.experiments.reference import ReferencePoint
-    from biprune.experiments.spec import RunSpec
+    from biprune.experiments.paper import ReferencePoint
+    from biprune.experiments.record import RunSpec
 
 EXAMPLES = """\
 $ biprune reproduce --list

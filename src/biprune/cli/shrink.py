@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from biprune.cli import options
-from biprune.cli.certificates import print_certificate
-from biprune.cli.models import OwnModel, model_argument
+from biprune.cli.models import (
+    InputShape,
+    OwnModel,
+    TicketFolder,
+    model_argument,
+    open_ticket,
+    sample_input,
+)
 from biprune.cli.outputs import refuse_finished
-from biprune.cli.tables import print_json, print_lines
-from biprune.cli.tickets import InputShape, TicketFolder, open_ticket, sample_input
+from biprune.cli.printing import print_certificate, print_json, print_lines
 
 EXAMPLES = """\
 $ biprune shrink runs/half --out runs/small
@@ -31,7 +36,7 @@ def shrink_command(
     function, and the certificate says how much that is.
     """
     from biprune import Certificate, save_small
-    from biprune.core.claims import claimed
+    from biprune.core.files import claimed
 
     opened = open_ticket(ticket, model, model_option)
     if ticket.resolve() == out.resolve():

@@ -9,9 +9,8 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.outputs import output_folder, refuse_finished, resumable
+from biprune.cli.printing import dense_facts, print_facts, print_json, print_lines
 from biprune.cli.progress import show_progress
-from biprune.cli.summary import dense_facts
-from biprune.cli.tables import print_facts, print_json, print_lines
 
 EXAMPLES = """\
 $ biprune train resnet20 digits --epochs 30 --out runs/dense

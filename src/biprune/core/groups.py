@@ -15,7 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
-from biprune.core.plain import from_plain
+from biprune.core.documents import from_plain
 from biprune.core.structure import Scope, Structure
 
 Role = Literal["filter", "input", "other"]

@@ -9,12 +9,11 @@ from typing import TypeGuard
 import torch
 from torch import Tensor
 
-from biprune.core.budget import cost_model, counts_within, smallest_counts
-from biprune.core.flat import flattened, is_dense, logical_places, views_like
+from biprune.core.budget import cost_model, counts_within, share_out, smallest_counts
 from biprune.core.groups import Groups
+from biprune.core.layout import flattened, is_dense, logical_places, views_like
 from biprune.core.masks import Masks
 from biprune.core.ranking import Band, cut, is_host, top_k_mask
-from biprune.core.shares import share_out
 from biprune.core.structure import Blocks, Structure
 
 

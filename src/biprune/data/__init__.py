@@ -5,12 +5,11 @@ from pathlib import Path
 
 import torch
 
-from biprune.data.base import Batch, Batches, DataEntry, Dataset, Request
 from biprune.data.cifar import load_cifar10, load_cifar100
+from biprune.data.dataset import Batch, Batches, DataEntry, Dataset, Request, split_train
 from biprune.data.digits import load_digits
 from biprune.data.fashion_mnist import load_fashion_mnist
 from biprune.data.folders import load_folder, load_imagenet, load_tiny_imagenet
-from biprune.data.splits import split_train
 
 __all__ = ["DATASETS", "Batch", "Batches", "DataEntry", "Dataset", "load_data"]
 

@@ -12,7 +12,7 @@ from torch.nn.functional import pad as pad_edges
 from torch.utils.data import BatchSampler, DataLoader, RandomSampler, SequentialSampler
 from torch.utils.data import Dataset as TorchDataset
 
-from biprune.data.base import Batch
+from biprune.data.dataset import Batch
 
 # From the path of an image file to its uint8 pixels [size, size, 3].
 Decoder = Callable[[str], NDArray[np.uint8]]

@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
 
-from biprune.data.base import Request, Source
 from biprune.data.batches import MemoryImages, Transform
+from biprune.data.dataset import Request, Source
 from biprune.data.files import Package, check_labels, read_package
 from biprune.data.safe_pickle import read_arrays
 

@@ -3,9 +3,8 @@
 import numpy as np
 import torch
 
-from biprune.data.base import Request, Source, needs_extra
 from biprune.data.batches import MemoryImages, Transform
-from biprune.data.splits import stratified_cut
+from biprune.data.dataset import Request, Source, needs_extra, stratified_cut
 
 # No flips, because a mirrored digit is not that digit. The crop shifts by at most one pixel.
 TRANSFORM = Transform((0.3053,), (0.3760,), pad=1, flips=False)

@@ -8,8 +8,8 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from biprune.data.base import Request, Source
 from biprune.data.batches import MemoryImages, Transform
+from biprune.data.dataset import Request, Source
 from biprune.data.files import check_labels, check_md5, download, warn_unverified
 
 URL = "http://fashion-mnist.s3-website.eu-central-1.amazonaws.com/"

@@ -19,7 +19,7 @@ import torch
 from numpy.typing import ArrayLike
 from torch import Tensor
 
-from biprune.data.base import Request
+from biprune.data.dataset import Request
 
 logger = logging.getLogger(__name__)
 

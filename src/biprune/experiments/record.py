@@ -1,14 +1,193 @@
-"""What is known of a finished run: a value, written once."""
+"""A run as data: what it is to compute, and the record of what came out."""
 
 from __future__ import annotations
 
+import hashlib
+import inspect
+import json
 from collections.abc import Mapping
-from typing import Any, Literal
+from dataclasses import fields
+from functools import cache, cached_property
+from types import MappingProxyType
+from typing import Any, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
-from biprune.core.plain import from_plain
-from biprune.experiments.spec import RunSpec
+from biprune.core.checks import check_whole
+from biprune.core.documents import from_plain
+from biprune.core.structure import Scope
+from biprune.data import data_entry, load_data
+from biprune.methods import METHODS, Method, get_method
+from biprune.pruning.request import Request
+from biprune.training.train import Recipe, train
+
+TRAIN = "train"  # the method of a dense run
+DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
+DENSE_OPTIONS = (
+    "epochs",
+    "lr",
+    "momentum",
+    "weight_decay",
+    "schedule",
+    "milestones",
+    "decay",
+    "warmup_epochs",
+    "nesterov",
+    "rewind_epochs",
+)
+
+
+class RunSpec(BaseModel):
+    """One training or pruning run on a named model and data set.
+
+    `method` is a name of `METHODS` or "train", the dense run alone. `settings`, `dense` and
+    `data_options` hold only what differs from the defaults of the method, of `train` and of
+    `load_data`; anything else is taken out, so that its key is the same written out or not. `seed`
+    decides the data split, the initial weights and both runs.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    model: str
+    data: str
+    method: str = TRAIN
+    sparsity: float = 0.0
+    structure: str = "weight"
+    scope: Scope | None = None
+    seed: int = 0
+    settings: dict[str, Any] = Field(default_factory=dict)
+    model_options: dict[str, Any] = Field(default_factory=dict)
+    data_options: dict[str, Any] = Field(default_factory=dict)
+    dense: dict[str, Any] = Field(default_factory=dict)
+    include: tuple[str, ...] | None = None
+    exclude: tuple[str, ...] | None = None
+    allow_empty: bool = False
+
+    @model_validator(mode="before")
+    @classmethod
+    def _without_defaults(cls, given: Any) -> Any:
+        if not isinstance(given, dict):
+            return given
+        given = dict(given)
+        method = given.get("method", TRAIN)
+        given["settings"] = _differing(given.get("settings"), _method_defaults(method))
+        given["data_options"] = _data_options(given.get("data"), given.get("data_options"))
+        given["dense"] = _differing(given.get("dense"), _defaults_of(train, DENSE_OPTIONS))
+        return given
+
+    @model_validator(mode="after")
+    def _checked(self) -> Self:
+        data_entry(self.data)
+        check_whole("seed", self.seed, at_least=0)
+        Recipe(**{name: v for name, v in self.dense.items() if name != "rewind_epochs"})
+        if self.method != TRAIN:
+            self.build_method()
+            Request(self.sparsity, self.structure, self.scope, allow_empty=self.allow_empty)
+        return self
+
+    def __str__(self) -> str:
+        return f"{self.method} {100 * self.sparsity:g} % {self.structure} seed {self.seed}"
+
+    def build_method(self) -> Method:
+        """The method with its settings."""
+        return get_method(self.method, self.settings)
+
+    @property
+    def dense_spec(self) -> RunSpec:
+        """The dense run that this one starts from."""
+        return RunSpec(
+            model=self.model,
+            data=self.data,
+            seed=self.seed,
+            model_options=self.model_options,
+            data_options=self.data_options,
+            dense=self.dense,
+        )
+
+    @property
+    def resolved(self) -> dict[str, Any]:
+        """Every field in full, the defaults of today filled in."""
+        method = {} if self.method == TRAIN else self.build_method().settings
+        filled = {
+            "settings": method,
+            "data_options": {**_defaults_of(load_data, DATA_OPTIONS), **self.data_options},
+            "dense": {**_defaults_of(train, DENSE_OPTIONS), **self.dense},
+        }
+        return _plain({**self.model_dump(), **filled})
+
+    @cached_property
+    def key(self) -> str:
+        """sha256 of the canonical JSON of what differs from the defaults, and of the version.
+
+        A new field with a default leaves the keys of old runs as they are; a method whose defaults
+        change raises its `settings_version`, and its runs get new ones.
+        """
+        content = self.model_dump(mode="json", exclude_defaults=True)
+        if self.method != TRAIN:
+            content["settings_version"] = METHODS[self.method].settings_version
+        text = json.dumps(content, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        return hashlib.sha256(text.encode()).hexdigest()[:24]
+
+
+def covered_by(spec: RunSpec) -> list[RunSpec]:
+    """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
+    return [at_stop(spec, stop) for stop in spec.settings.get("stops", ())]
+
+
+def at_stop(spec: RunSpec, stop: float) -> RunSpec:
+    """The spec of a run that ends where `spec` has a stop."""
+    stops = [other for other in spec.settings["stops"] if other < stop]
+    fields = spec.model_dump()
+    return RunSpec(**fields | {"sparsity": stop, "settings": {**spec.settings, "stops": stops}})
+
+
+def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
+    """What of `given` is not the default; unknown names are refused."""
+    if not isinstance(given, dict | None):
+        return given
+    plain = _plain(given or {})
+    unknown = sorted(plain.keys() - defaults.keys())
+    if unknown:
+        raise ValueError(
+            f"Unknown option {', '.join(map(repr, unknown))}. Options: {', '.join(defaults)}."
+        )
+    # A whole number for a setting that is a float is the same run.
+    same = {n: _as(defaults[n], v) for n, v in plain.items()}
+    return {name: value for name, value in same.items() if value != defaults[name]}
+
+
+def _data_options(data: Any, given: Any) -> Any:
+    """What differs from the defaults of `load_data`, and from the data set's own batch size."""
+    options = _differing(given, _defaults_of(load_data, DATA_OPTIONS))
+    size = options.get("batch_size") if isinstance(options, dict) else None
+    if size is not None and size == data_entry(data).batch_size:
+        del options["batch_size"]
+    return options
+
+
+def _as(default: Any, value: Any) -> Any:
+    return float(value) if type(default) is float and type(value) is int else value
+
+
+@cache
+def _method_defaults(method: Any) -> Mapping[str, Any]:
+    if method == TRAIN:
+        return MappingProxyType({})
+    default = get_method(method, {})
+    named = {field.name: _plain(getattr(default, field.name)) for field in fields(default)}
+    return MappingProxyType(named)
+
+
+@cache
+def _defaults_of(function: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
+    parameters = inspect.signature(function).parameters
+    return MappingProxyType({name: _plain(parameters[name].default) for name in names})
+
+
+def _plain(value: Any) -> Any:
+    """As JSON would give it back."""
+    return json.loads(json.dumps(value))
+
 
 # What reports show of a history; the rest is for people.
 MEASURES: dict[str, Any] = {

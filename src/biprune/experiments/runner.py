@@ -14,8 +14,7 @@ from torch import nn
 
 from biprune.data import Dataset, load_data
 from biprune.experiments.environment import environment, revision
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import TRAIN, RunSpec, at_stop
+from biprune.experiments.record import TRAIN, RunRecord, RunSpec, at_stop
 from biprune.experiments.store import Store
 from biprune.files.artifact import is_saved
 from biprune.files.dense import load_dense, save_dense

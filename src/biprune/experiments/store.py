@@ -11,10 +11,9 @@ from typing import Any
 from filelock import FileLock
 from pydantic import ValidationError
 
+from biprune.core.documents import read_document, write_document
 from biprune.core.files import first_line, printable, writable_folder
-from biprune.core.sealed import read_document, write_document
-from biprune.experiments.record import RunRecord
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.training.checkpoint import UNFIT
 
 logger = logging.getLogger(__name__)

@@ -18,10 +18,9 @@ from multiprocessing.context import SpawnProcess
 
 import torch
 
-from biprune.experiments.record import RunRecord
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import RunSpec
-from biprune.training.heap import keep_freed_memory
+from biprune.training.process import keep_freed_memory
 
 SPAWN = multiprocessing.get_context("spawn")
 GRACE = 5.0  # seconds that a worker has to put away what it holds before it is killed

@@ -1,30 +1,26 @@
-"""A folder with JSON and safetensors: written in whole, read in whole or not at all, no pickle.
-
-The JSON carries a hash of itself and that of the tensors, so a damaged file is refused before
-anything is built from it. The tensors' file is named by its hash: a new one lies beside the old
-until the JSON is swapped, which is the one moment at which a result is replaced.
-"""
+"""A folder with JSON and safetensors: written in whole, read in whole or not at all, no pickle."""
 
 from __future__ import annotations
 
 import hashlib
+import math
 import re
 import reprlib
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
 from safetensors import SafetensorError
 from safetensors.torch import load as load_tensors
 from safetensors.torch import save as save_tensors
 from torch import Tensor
 
-from biprune.core.claims import claimed
-from biprune.core.files import first_line, read_file, write_bytes
-from biprune.core.plain import from_plain
-from biprune.core.sealed import read_document, write_document
-from biprune.training.checkpoint import UNFIT
+from biprune.core.documents import from_plain, read_document, write_document
+from biprune.core.files import claimed, first_line, read_file, write_bytes
+from biprune.training.checkpoint import UNFIT, State
 from biprune.training.loop import Cost
 
 VERSION = 4
@@ -183,3 +179,37 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Take the tensors of a namespace out of a file's."""
     start = f"{prefix}/"
     return {n.removeprefix(start): tensor for n, tensor in tensors.items() if n.startswith(start)}
+
+
+def pack(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
+    """The tensors of `state` for a file; what `masks` prunes in them must be zero."""
+    bits = {n: torch.from_numpy(np.packbits(mask.cpu().numpy())) for n, mask in masks.items()}
+    kept = {name: state[name].cpu()[mask.cpu()] for name, mask in masks.items()}
+    dense = {name: tensor for name, tensor in state.items() if name not in masks}
+    return prefixed("mask", bits) | prefixed("kept", kept) | prefixed("state", dense)
+
+
+def unpack_masks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> State:
+    """The masks of a packed file; a ValueError names the one that does not fit its shape."""
+    packed = under("mask", tensors)
+    if packed.keys() != shapes.keys():
+        raise ValueError("its masks are not those of its layers")
+    return {name: _unpacked(name, packed[name], shape) for name, shape in shapes.items()}
+
+
+def unpack_state(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
+    """The whole state of a packed file, zeros filled in."""
+    state = under("state", tensors)
+    for name, values in under("kept", tensors).items():
+        if name not in masks or int(torch.count_nonzero(masks[name])) != len(values):
+            raise ValueError(f"the kept values of {name!r} are not as many as its mask keeps")
+        state[name] = values.new_zeros(masks[name].shape).masked_scatter_(masks[name], values)
+    return state
+
+
+def _unpacked(name: str, bits: Tensor, shape: Sequence[int]) -> Tensor:
+    count = math.prod(shape)
+    if bits.dtype != torch.uint8 or bits.numel() != math.ceil(count / 8):
+        raise ValueError(f"the mask of {name!r} does not have the {count} bits of its shape")
+    flat = np.unpackbits(bits.numpy(), count=count).astype(bool)
+    return torch.from_numpy(flat).view(*shape)

@@ -23,8 +23,8 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_part, check_positive, check_rate, check_whole
-from biprune.core.flat import is_dense, side_by_side, views_like
 from biprune.core.groups import Groups
+from biprune.core.layout import is_dense, side_by_side, views_like
 from biprune.core.masked import where_kept
 from biprune.core.masks import Masks
 from biprune.methods.base import Target, mask_record

@@ -33,7 +33,7 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_choice, check_part, check_rate, check_whole
-from biprune.core.flat import side_by_side
+from biprune.core.layout import side_by_side
 from biprune.core.structure import Structure
 from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
 from biprune.methods.bip import BiP, BiPAlgorithm, BiPLevels

@@ -20,7 +20,7 @@ from torch.nn.modules.conv import _ConvNd
 from biprune.core.groups import Groups, Slice
 from biprune.core.parameters import unwrap
 from biprune.core.structure import Structure
-from biprune.training.evaluation import evaluation_mode
+from biprune.training.batches import evaluation_mode
 
 
 class Gate(NamedTuple):

@@ -31,10 +31,9 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_positive, check_whole
-from biprune.methods.at_init import AtInit, Scoring
+from biprune.methods.at_init import AtInit, Scoring, class_balanced
 from biprune.methods.base import Target
 from biprune.methods.gates import gate_scores, gated_list
-from biprune.methods.samples import class_balanced
 from biprune.training.batches import Batch
 
 

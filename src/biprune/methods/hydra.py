@@ -26,7 +26,7 @@ import torch
 from torch import Tensor
 
 from biprune.core.checks import check_rate
-from biprune.core.flat import side_by_side
+from biprune.core.layout import side_by_side
 from biprune.core.masked import Masked
 from biprune.core.masks import Masks
 from biprune.core.parameters import norm_parameters

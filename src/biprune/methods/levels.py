@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from biprune.core.flat import side_by_side
 from biprune.core.groups import Groups
+from biprune.core.layout import side_by_side
 from biprune.core.masks import Masks
 from biprune.core.selection import check_sparsity
 from biprune.methods.base import PruningAlgorithm, Target, magnitudes

@@ -24,7 +24,7 @@ import torch
 from torch import Tensor
 from torch.linalg import vector_norm
 
-from biprune.core.flat import side_by_side
+from biprune.core.layout import side_by_side
 from biprune.core.masked import where_kept
 from biprune.methods.attached import GMPRule, Rule, Values
 from biprune.methods.bip import upper_gradient

@@ -17,7 +17,7 @@ from biprune.methods.attached import Rule
 from biprune.methods.scored import RULES, SPARSE_GRADIENT
 from biprune.pruning.request import Request
 from biprune.pruning.ticket import Ticket, check_masks, input_fields
-from biprune.structured.inputs import Inputs, as_inputs
+from biprune.structured.calls import Inputs, as_inputs
 from biprune.training.copying import copied
 from biprune.training.loop import Cost, Record
 from biprune.training.step_hooks import Optimizers, StepHooks, Stepped

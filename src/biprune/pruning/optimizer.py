@@ -15,7 +15,7 @@ from biprune.methods.bip import BiPLevels
 from biprune.methods.bip_plus import BiPPlus, BiPPlusLevels
 from biprune.pruning.request import Request
 from biprune.pruning.ticket import Ticket, check_masks, input_fields
-from biprune.structured.inputs import Inputs, as_inputs
+from biprune.structured.calls import Inputs, as_inputs
 from biprune.training.loop import Cost
 
 

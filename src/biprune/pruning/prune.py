@@ -15,11 +15,11 @@ from biprune.methods import Method, get_method
 from biprune.methods.base import Outcome, Start
 from biprune.pruning.request import Request, example_of, trial_run
 from biprune.pruning.ticket import Ticket, check_masks, input_fields
-from biprune.structured.inputs import Attention, Inputs
+from biprune.structured.calls import Attention, Inputs
 from biprune.training.batches import Batch, Loss
 from biprune.training.copying import copy_model
-from biprune.training.distributed import check_one_process
 from biprune.training.loop import Event
+from biprune.training.process import check_one_process
 from biprune.training.train import Evaluate, TrainResult, check_functions, make_setup, measured
 
 

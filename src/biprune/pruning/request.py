@@ -18,10 +18,9 @@ from biprune.core.structure import Blocks, Scope, Structure, check_structure, ge
 from biprune.core.uses import product_weights
 from biprune.data import Dataset
 from biprune.methods.base import Target
-from biprune.structured.inputs import Attention, Inputs, check_attention
-from biprune.training.batches import Batch, device_of, to_device
+from biprune.structured.calls import Attention, Inputs, check_attention
+from biprune.training.batches import Batch, device_of, evaluation_mode, to_device
 from biprune.training.copying import refuse_meta
-from biprune.training.evaluation import evaluation_mode
 from biprune.training.loop import Setup
 from biprune.training.seeding import forked_rng
 
@@ -178,7 +177,7 @@ class Request:
         if self.structure != "group":
             structure = get_structure(self.structure, self.scope)
             return structure, self._undivided(model, structure, found)
-        from biprune.structured.structure import group_structure
+        from biprune.structured.find import group_structure
 
         if example_input is None:
             raise ValueError(

@@ -19,17 +19,19 @@ from biprune.core.parameters import num_weights, own_name, parameter_names, unwr
 from biprune.core.structure import get_structure
 from biprune.files.artifact import (
     check_fields,
+    pack,
     prefixed,
     read_artifact,
     saved_cost,
     under,
+    unpack_masks,
+    unpack_state,
     whole,
     write_artifact,
 )
 from biprune.files.rebuilding import fill_, fitting
-from biprune.files.sparse import pack, unpack_masks, unpack_state
-from biprune.runtime.semi_structured import to_semi_structured
-from biprune.structured.inputs import Inputs
+from biprune.runtime.sparse import to_semi_structured
+from biprune.structured.calls import Inputs
 from biprune.training.batches import device_of
 from biprune.training.checkpoint import State, only_tensors
 from biprune.training.loop import Cost, Record

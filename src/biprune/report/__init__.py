@@ -9,12 +9,11 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from biprune.core.files import write_text
+from biprune.experiments.paper import ReferencePoint
 from biprune.experiments.record import RunRecord
-from biprune.experiments.reference import ReferencePoint
-from biprune.report.comparison import Cell, Comparison, Hole
-from biprune.report.spreadsheet import csv_table
+from biprune.report.results import Cell, Comparison, Hole
 from biprune.report.summary import summarise
-from biprune.report.typesetting import latex_tables, markdown_tables
+from biprune.report.typesetting import csv_table, latex_tables, markdown_tables
 
 __all__ = [
     "Cell",

@@ -7,8 +7,8 @@ from typing import Literal
 
 import altair as alt
 
-from biprune.experiments.reference import ReferencePoint
-from biprune.report.comparison import Cell, Comparison
+from biprune.experiments.paper import ReferencePoint
+from biprune.report.results import Cell, Comparison
 from biprune.report.statistics import Sample
 from biprune.report.theme import (
     HEIGHT,

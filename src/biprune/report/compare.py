@@ -8,12 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from biprune.data import Dataset
-from biprune.experiments.grid import grid
-from biprune.experiments.record import RunRecord
+from biprune.experiments.record import DATA_OPTIONS, RunRecord, RunSpec
 from biprune.experiments.runner import Runner
-from biprune.experiments.spec import DATA_OPTIONS, RunSpec
 from biprune.experiments.store import Store
-from biprune.experiments.sweep import sweep
+from biprune.experiments.sweep import grid, sweep
 from biprune.methods import Method, get_method
 from biprune.models import check_model
 from biprune.training.loop import Event

@@ -12,8 +12,8 @@ import altair as alt
 
 from biprune.core.files import replaced
 from biprune.report.accuracy_charts import accuracy_by_cost, accuracy_by_sparsity, sparsest_tickets
-from biprune.report.comparison import Comparison
 from biprune.report.history_charts import by_epoch, layers_by_epoch, layers_by_method, moving_cell
+from biprune.report.results import Comparison
 from biprune.report.theme import LIGHT, MENU
 from biprune.report.wording import listed, percent_of
 

@@ -10,7 +10,7 @@ from typing import Any, Literal
 import altair as alt
 
 from biprune.experiments.record import RunRecord
-from biprune.report.comparison import Cell, Comparison
+from biprune.report.results import Cell, Comparison
 from biprune.report.theme import MethodEncodings, Row, chart_at, chart_of, layered, sparsity_menu
 from biprune.report.wording import percent_of
 

@@ -18,9 +18,8 @@ import altair as alt
 import vl_convert
 
 from biprune.experiments.record import RunRecord
-from biprune.report.comparison import Comparison
 from biprune.report.figures import Figure, figures_of
-from biprune.report.labels import method_labels
+from biprune.report.results import Comparison
 from biprune.report.summary import failure
 from biprune.report.tables import Entry, Table, all_tables
 from biprune.report.theme import DARK, LIGHT, dark_colours
@@ -28,6 +27,7 @@ from biprune.report.wording import (
     HoleLine,
     hole_lines,
     listed,
+    method_labels,
     overview,
     percent_of,
     verdict_sentences,

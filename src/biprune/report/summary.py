@@ -9,13 +9,12 @@ from collections.abc import Iterable, Iterator, Sequence
 from statistics import fmean, median
 
 from biprune.core.structure import UNITS
-from biprune.experiments.record import RunRecord
-from biprune.experiments.reference import ReferencePoint
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.paper import ReferencePoint
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.methods import METHODS
-from biprune.report.comparison import Cell, Comparison, Hole, sample_of
-from biprune.report.labels import COMPARED, method_labels, natural_order, setting_titles
+from biprune.report.results import Cell, Comparison, Hole, sample_of
 from biprune.report.statistics import Sample, judge
+from biprune.report.wording import COMPARED, method_labels, natural_order, setting_titles
 
 NO_RECORD = "no record"
 _METHODS = list(METHODS)

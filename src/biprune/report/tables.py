@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from biprune.report.comparison import Cell, Comparison
+from biprune.report.results import Cell, Comparison
 from biprune.report.statistics import difference
 from biprune.report.wording import dense_text, percent_of, points, spread
 

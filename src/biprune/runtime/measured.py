@@ -1,13 +1,139 @@
-"""What was measured of the variants of a model, and what it comes to in plain sentences."""
+"""What a model takes and how long it runs, measured, and the same in plain sentences."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import statistics
+import time
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from statistics import geometric_mean
 from typing import Literal
 
-from biprune.runtime.footprint import Footprint
+import torch
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from biprune.core.parameters import parameter_names, unwrap
+from biprune.files.artifact import pack
+from biprune.runtime.onnx import require_onnx
+from biprune.structured.calls import Inputs
+from biprune.structured.macs import total_macs
+from biprune.training.checkpoint import only_tensors
+
+
+def interleaved(
+    candidates: Mapping[str, Callable[[], object]],
+    rounds: int,
+    *,
+    warm_up: int = 1,
+    lead_in: float = 0.0,
+) -> dict[str, list[float]]:
+    """Seconds of each candidate in each of the `rounds`, after some to warm up.
+
+    Every candidate runs once a round, so that a slow minute of the machine hits them all, and each
+    round starts with another. Most run behind the same one all the same, and pay for what it left
+    in the caches: calls for `lead_in` seconds, right before the one that is timed, take that away.
+    """
+    seconds: dict[str, list[float]] = {name: [] for name in candidates}
+    names = list(candidates)
+    for number in range(-warm_up, rounds):
+        first = number % len(names)
+        for name in names[first:] + names[:first]:
+            run = candidates[name]
+            ready = time.perf_counter() + lead_in
+            while time.perf_counter() < ready:
+                run()
+            started = time.perf_counter()
+            run()
+            if number >= 0:
+                seconds[name].append(time.perf_counter() - started)
+    return seconds
+
+
+def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
+    """The median of each candidate."""
+    return {name: statistics.median(values) for name, values in seconds.items()}
+
+
+def ratio(seconds: Mapping[str, Sequence[float]], name: str, base: str) -> float:
+    """Median over the rounds of the ratio within a round, which a slow minute cannot move."""
+    pairs = zip(seconds[name], seconds[base], strict=True)
+    return statistics.median(own / other for own, other in pairs)
+
+
+@dataclass(frozen=True)
+class Footprint:
+    """Sizes of one variant; `macs` is None where they cannot be counted.
+
+    `bytes` are those of an ONNX file, or of the state as safetensors: without the zeros, as a saved
+    ticket has it, where that is smaller.
+    """
+
+    parameters: int
+    nonzero: int
+    macs: int | None
+    bytes: int
+
+
+def footprint(variant: nn.Module | Path, example_input: Inputs) -> Footprint:
+    """The sizes of a module or of an ONNX file. Tied parameters count once."""
+    if isinstance(variant, Path):
+        return _of_file(variant)
+    model = unwrap(variant)
+    parameters = parameter_names(model)
+    is_sparse = any(p.layout != torch.strided for p in parameters.values())
+    return Footprint(
+        parameters=sum(p.numel() for p in parameters.values()),
+        nonzero=sum(int(torch.count_nonzero(_values(p))) for p in parameters.values()),
+        macs=None if is_sparse else total_macs(model, example_input),
+        bytes=_sparse_bytes(model) if is_sparse else _bytes(model),
+    )
+
+
+def _of_file(path: Path) -> Footprint:
+    require_onnx()
+    import onnx
+    from onnx.numpy_helper import to_array
+
+    weights = [to_array(tensor) for tensor in onnx.load(path).graph.initializer]
+    floats = [torch.tensor(array) for array in weights if array.dtype.kind == "f"]
+    return Footprint(
+        parameters=sum(tensor.numel() for tensor in floats),
+        nonzero=sum(int(torch.count_nonzero(tensor)) for tensor in floats),
+        macs=None,
+        bytes=path.stat().st_size,
+    )
+
+
+def _bytes(model: nn.Module) -> int:
+    state = only_tensors(model.state_dict())
+    zeros = {name: p.detach() != 0 for name, p in parameter_names(model).items()}
+    masks = {name: kept for name, kept in zeros.items() if name in state and not kept.all()}
+    return min(_saved(state), _saved(pack(state, masks)))
+
+
+def _sparse_bytes(model: nn.Module) -> int:
+    """The state with sparse rows in three parts: where they start, columns, values."""
+    tensors: dict[str, Tensor] = {}
+    for name, tensor in only_tensors(model.state_dict()).items():
+        if tensor.layout == torch.strided:
+            tensors[name] = tensor
+        else:
+            parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
+            tensors |= {f"{name}.{number}": part for number, part in enumerate(parts)}
+    return _saved(tensors)
+
+
+def _saved(tensors: Mapping[str, Tensor]) -> int:
+    # Clones, since safetensors refuses tensors that share memory.
+    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return len(save(owned))
+
+
+def _values(parameter: Tensor) -> Tensor:
+    return parameter if parameter.layout == torch.strided else parameter.values()
+
 
 NOTICEABLE = 1.1  # a speed-up below this is not worth a file of its own
 

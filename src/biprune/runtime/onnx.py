@@ -1,8 +1,4 @@
-"""ONNX files: one file, any batch size, compared with the model before it is there.
-
-The exporter notes in every node which line of which file it came from. That is taken out: the file
-is as large as its weights and its graph, and says nothing of the machine it was made on.
-"""
+"""ONNX files: exported, compared with the model before they are there, and run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -12,8 +8,9 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
@@ -22,17 +19,64 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from biprune.core.checks import check_positive
 from biprune.core.files import replaced
 from biprune.core.parameters import unwrap
-from biprune.runtime.runtime import OnnxModel, require_onnx
-from biprune.structured.calls import ByPosition, by_position
-from biprune.structured.inputs import Inputs, batched, random_inputs
-from biprune.structured.outputs import difference, outputs
+from biprune.structured.calls import (
+    ByPosition,
+    Inputs,
+    batched,
+    by_position,
+    difference,
+    outputs,
+    random_inputs,
+)
+from biprune.training.batches import evaluation_mode
 from biprune.training.checkpoint import only_tensors
-from biprune.training.evaluation import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 if TYPE_CHECKING:
     from google.protobuf.message import Message
     from onnx import ModelProto
+
+
+PACKAGES = ("onnx", "onnxscript", "onnxruntime")
+
+
+def has_onnx() -> bool:
+    """Whether the extra is installed."""
+    return all(find_spec(package) is not None for package in PACKAGES)
+
+
+def require_onnx() -> None:
+    """Say how to get the extra if it is not there."""
+    missing = [package for package in PACKAGES if find_spec(package) is None]
+    if missing:
+        raise ModuleNotFoundError(
+            f"ONNX needs {', '.join(missing)}, not installed here: pip install 'biprune[onnx]'"
+        )
+
+
+class OnnxModel:
+    """An ONNX file run by onnxruntime on the CPU; called like the module that it came from."""
+
+    def __init__(self, path: Path | str, threads: int | None = None) -> None:
+        require_onnx()
+        import onnxruntime
+
+        options = onnxruntime.SessionOptions()
+        options.log_severity_level = 3  # errors: its warnings are about its own optimizer
+        # Idle threads that spin would slow down whatever runs next, such as torch.
+        options.add_session_config_entry("session.intra_op.allow_spinning", "0")
+        options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
+        self.session = onnxruntime.InferenceSession(
+            str(path), options, providers=["CPUExecutionProvider"]
+        )
+        self.names = [each.name for each in self.session.get_inputs()]
+
+    def __call__(self, *inputs: Tensor) -> list[Tensor]:
+        """The outputs, one after the other."""
+        arrays = (tensor.cpu().numpy() for tensor in inputs)
+        outputs: Sequence[Any] = self.session.run(None, dict(zip(self.names, arrays, strict=True)))
+        return [torch.from_numpy(output) for output in outputs]
+
 
 BATCHES = (1, 2, 7)
 LIMIT = 2_000_000_000  # bytes; a protobuf cannot be longer than 2 GiB

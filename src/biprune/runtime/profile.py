@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -11,12 +12,14 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_whole
-from biprune.runtime.footprint import footprint
-from biprune.runtime.measured import Latency, Profile, Row
-from biprune.runtime.runtime import OnnxModel
-from biprune.runtime.timing import interleaved, medians, ratio
-from biprune.structured.inputs import Inputs, as_inputs, random_inputs
-from biprune.training.evaluation import evaluation_mode
+from biprune.core.masks import Masks
+from biprune.core.parameters import parameter_names, unwrap
+from biprune.runtime.measured import Latency, Profile, Row, footprint, interleaved, medians, ratio
+from biprune.runtime.onnx import OnnxModel, export_onnx, has_onnx
+from biprune.runtime.sparse import with_csr
+from biprune.structured.calls import Inputs, as_inputs, random_inputs
+from biprune.training.batches import evaluation_mode
+from biprune.training.seeding import forked_rng
 
 WARM_UP = 3
 LEAD_IN = 2e-3  # behind a variant of another runtime the first calls are slower by up to a half
@@ -109,3 +112,63 @@ def _num_threads(threads: int | None) -> Iterator[int]:
         yield torch.get_num_threads()
     finally:
         torch.set_num_threads(before)
+
+
+Variants = dict[str, nn.Module | Path]
+
+
+def ticket_variants(
+    model: nn.Module,
+    masks: Masks,
+    small: nn.Module | None,
+    example_input: Inputs,
+    folder: Path,
+) -> tuple[Variants, list[str]]:
+    """Variants of the masked `model` by name, the dense one first, and what is to be said of them.
+
+    `small` is what `shrink` made of it, None if nothing could be removed. ONNX files of the dense
+    and of the smallest model are written into `folder` where the extra is installed.
+    """
+    dense = filled(model, masks)
+    variants: Variants = {"dense": dense, "masked": unwrap(model)}
+    notes: list[str] = []
+    if small is not None:
+        variants["small"] = small
+    structure = masks.structure
+    if structure.has_single_weights and (sparse := with_csr(unwrap(model))):
+        try:
+            with torch.inference_mode():
+                sparse(*as_inputs(example_input))
+            variants["csr"] = sparse
+            notes.append("csr: linear layers as sparse rows; convolutions have no such kernel.")
+        except Exception as error:  # the user's forward may do anything with a layer's weight
+            notes.append(f"csr: the model does not run with sparse rows: {error}")
+    if not has_onnx():
+        notes.append("onnxruntime is not measured: pip install 'biprune[onnx]'")
+        return variants, notes
+    for name in ("dense", "masked" if small is None else "small"):
+        path, module = folder / f"{name}.onnx", variants[name]
+        assert isinstance(module, nn.Module)
+        try:
+            variants[f"onnx {name}"] = export_onnx(module, path, example_input).path
+        except ValueError as error:
+            notes.append(f"onnx {name}: {error}")
+    return variants, notes
+
+
+@torch.no_grad()
+def filled(model: nn.Module, masks: Masks, seed: int = 0) -> nn.Module:
+    """A copy without zeros where `masks` prunes, in the spread of what is kept: for its speed only.
+
+    Some kernels take another time on zeros, so the masked model does not stand in for the dense.
+    """
+    dense = copy.deepcopy(unwrap(model))
+    parameters = parameter_names(dense)
+    with forked_rng(()):
+        torch.manual_seed(seed)
+        for name, mask in masks.items():
+            weight = parameters[name]
+            kept = mask.to(weight.device)
+            spread = float(weight[kept].std()) if int(kept.sum()) > 1 else 0.0
+            weight.copy_(torch.where(kept, weight, torch.randn_like(weight) * (spread or 0.01)))
+    return dense.eval()

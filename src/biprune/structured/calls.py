@@ -1,18 +1,79 @@
-"""How a model is called on an example, and which tensors of what it returns are its output.
-
-An example is a tensor, a tuple of arguments, or a mapping of keyword arguments. Caches and other
-objects that a model hands back beside its tensors are no output.
-"""
+"""How a model is called on an example, and the tensors that it returns."""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from itertools import count
-from typing import Any
+from typing import Any, Literal, get_args
 
+import torch
 from torch import Tensor, nn
 
-from biprune.structured.inputs import Inputs
+from biprune.core.files import first_line
+from biprune.training.batches import evaluation_mode
+from biprune.training.seeding import forked_rng
+
+# What a unit of attention is: a head with the queries that share its key and value, one head of
+# queries, or index d of all heads.
+Attention = Literal["heads", "queries", "width"]
+Draw = Literal["normal", "range", "rows"]
+Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
+
+
+def check_attention(attention: object) -> None:
+    """Refuse a unit of attention that there is not."""
+    if attention not in get_args(Attention):
+        allowed = ", ".join(map(repr, get_args(Attention)))
+        raise ValueError(f"`attention` must be one of {allowed}, got {attention!r}.")
+
+
+def as_inputs(example_input: Inputs) -> tuple[Tensor, ...]:
+    """The arguments of a forward; the first must hold samples along its first dimension."""
+    if isinstance(example_input, Mapping):
+        raise ValueError(
+            "`example_input` must be a tensor or a tuple of them here, not a mapping of keyword "
+            "arguments: pass the arguments in their order."
+        )
+    inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
+    if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim and len(inputs[0]):
+        return inputs
+    shapes = [tuple(i.shape) if isinstance(i, Tensor) else type(i).__name__ for i in inputs]
+    raise ValueError(
+        "`example_input` must be a batch of samples along the first dimension, or a tuple that "
+        f"begins with one, got {', '.join(map(str, shapes)) or 'an empty tuple'}."
+    )
+
+
+def batched(inputs: tuple[Tensor, ...]) -> list[bool]:
+    """Which of the arguments hold samples: those that are as long as the first."""
+    return [tensor.ndim > 0 and len(tensor) == len(inputs[0]) for tensor in inputs]
+
+
+def random_inputs(
+    inputs: tuple[Tensor, ...], size: int, seed: int, draw: Draw = "normal"
+) -> tuple[Tensor, ...]:
+    """`size` samples like those of `inputs`.
+
+    Floats are "normal" numbers, or uniform within the "range" of the argument, or "rows" of it.
+    Integers and booleans are always rows. Rows are the same of all arguments: they may belong
+    together, as tokens and their mask do.
+    """
+    generator = torch.Generator().manual_seed(seed)
+    rows = torch.randint(len(inputs[0]), (size,), generator=generator)
+
+    def drawn(tensor: Tensor) -> Tensor:
+        if not tensor.is_floating_point() or draw == "rows":
+            return tensor[rows.to(tensor.device)]
+        shape = (size, *tensor.shape[1:])
+        if draw == "normal":
+            return torch.randn(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+        share = torch.rand(shape, generator=generator, dtype=tensor.dtype).to(tensor.device)
+        return torch.lerp(tensor.min(), tensor.max(), share)
+
+    pairs = zip(inputs, batched(inputs), strict=True)
+    return tuple(drawn(tensor) if holds_samples else tensor for tensor, holds_samples in pairs)
+
 
 _CACHES = frozenset(("past_key_values", "cache_params", "past_buckets_states", "mems"))
 
@@ -121,3 +182,79 @@ def filled(nesting: Any, tensors: Sequence[Tensor]) -> Any:
     if isinstance(nesting, list):
         return tuple(filled(value, tensors) for value in nesting)
     return None
+
+
+PASS_ANOTHER = (
+    "Pass an `example_input` that it runs on, with samples along the first dimension: a batch, or "
+    "a tuple of arguments."
+)
+
+
+@torch.no_grad()
+def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Tensor]:
+    """The tensors that a forward returns; whatever it draws is drawn from `seed`."""
+    with forked_rng(()):
+        torch.manual_seed(seed)
+        found = list(output_tensors(model(*inputs)))
+    if not found:
+        raise ValueError("The model returns no tensors, so that nothing can be compared.")
+    return found
+
+
+def check_runs(
+    model: nn.Module, inputs: tuple[Tensor, ...], called: str = "", advice: str = ""
+) -> None:
+    """Refuse inputs that the model does not run on, `called` what the user knows them by."""
+    try:
+        with evaluation_mode(model):
+            outputs(model, inputs, seed=0)
+    except Exception as error:  # whatever a forward of the user's raises
+        shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
+        raise ValueError(
+            f"The model does not run on {called or f'`example_input` of shape {shapes}'} "
+            f"({type(error).__name__}: {first_line(error)}). {advice or PASS_ANOTHER}"
+        ) from error
+
+
+def inputs_to_compare(
+    model: nn.Module, inputs: tuple[Tensor, ...], wanted: int, seed: int, scale: float = 1.0
+) -> tuple[Tensor, ...]:
+    """Random samples like those of `inputs` for which the outputs of `model` are finite.
+
+    `wanted` of them, or as many as in `inputs` if the model takes no other number. They are normal,
+    times `scale`; but a model may take the logarithm of what it gets, and then they are within the
+    range of `inputs`, or rows of it; see `random_inputs`. If none will do, `inputs` as they are.
+    """
+    for size in dict.fromkeys((wanted, len(inputs[0]))):
+        for draw in get_args(Draw):
+            try:
+                drawn = random_inputs(inputs, size, seed, draw)
+                if draw == "normal":
+                    drawn = tuple(t * scale if t.is_floating_point() else t for t in drawn)
+                found = outputs(model, drawn, seed)
+            except Exception:  # whatever a forward of the user's raises
+                continue
+            if are_finite(found):
+                return drawn
+    return inputs
+
+
+def are_finite(tensors: Iterable[Tensor]) -> bool:
+    """Whether every number of the tensors is finite."""
+    return all(bool(tensor.isfinite().all()) for tensor in tensors)
+
+
+def difference(expected: Sequence[Tensor], found: Sequence[Tensor]) -> float:
+    """The largest difference, in parts of the largest number in its tensor.
+
+    Infinite if shapes differ, nan if a number is nan.
+    """
+    if [tensor.shape for tensor in expected] != [tensor.shape for tensor in found]:
+        return math.inf
+    errors = [0.0]
+    for one, other in zip(expected, found, strict=True):
+        if one.numel():
+            one, other = one.double(), other.double()
+            scale = torch.maximum(one.abs().max(), other.abs().max())
+            errors.append(float((one - other).abs().max() / torch.where(scale == 0, 1.0, scale)))
+    return math.nan if any(map(math.isnan, errors)) else max(errors)

@@ -4,26 +4,56 @@ from __future__ import annotations
 
 import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
+from biprune.core.documents import from_plain
 from biprune.core.files import first_line, printable
-from biprune.core.plain import from_plain
-from biprune.structured.calls import ByPosition
-from biprune.structured.form import GraphForm
-from biprune.structured.outputs import (
+from biprune.structured.calls import (
+    ByPosition,
     are_finite,
     difference,
     inputs_to_compare,
     outputs,
 )
-from biprune.structured.precision import raised
+from biprune.structured.form import GraphForm
 from biprune.training.checkpoint import digest, only_tensors
 from biprune.training.seeding import derive_seed
+
+
+@contextmanager
+def raised(dtype: torch.dtype) -> Iterator[None]:
+    """In float64, whatever a model's own code casts to less is float64 as well."""
+    if dtype != torch.float64:
+        yield
+        return
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(dtype)
+    try:
+        with _Raised():
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+class _Raised(TorchDispatchMode):
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        named = {name: _more(value) for name, value in (kwargs or {}).items()}
+        return func(*map(_more, args), **named)
+
+
+def _more(value: Any) -> Any:
+    low = (torch.float32, torch.float16, torch.bfloat16)
+    return torch.float64 if isinstance(value, torch.dtype) and value in low else value
+
 
 # In parts of the largest output. The two models add up the same numbers, but for zeros, in another
 # order. A number of float64 is rounded at 1e-16 of itself; sums of thousands of terms through a

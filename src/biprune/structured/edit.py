@@ -18,7 +18,7 @@ from torch.nn.modules.conv import _ConvNd
 from biprune.core.groups import Group
 from biprune.core.parameters import own_name, unwrap
 from biprune.structured.labels import Labels
-from biprune.structured.removing import Keep, kept_indices
+from biprune.structured.removal import Keep, kept_indices
 from biprune.structured.runs import box
 from biprune.structured.trace import op_name
 from biprune.structured.walk import module_path

@@ -29,8 +29,7 @@ from biprune.structured.runs import (
     step,
     steps,
 )
-from biprune.structured.sizes import resized
-from biprune.structured.smaller import SMALLER
+from biprune.structured.smaller import SMALLER, resized
 from biprune.structured.trace import op_name
 
 aten = torch.ops.aten

@@ -16,7 +16,7 @@ from torch import Tensor, fx
 
 from biprune.core.groups import Role
 from biprune.structured.atoms import Atoms, Carried, Plane, distinct, spread, varies
-from biprune.structured.inputs import Attention
+from biprune.structured.calls import Attention
 from biprune.structured.trace import Traced
 
 Planes = tuple[Plane, ...]

@@ -18,9 +18,8 @@ from torch.utils.flop_counter import flop_registry, sdpa_flop
 
 from biprune.core.parameters import parameter_names, unwrap
 from biprune.core.uses import slow_attention
-from biprune.structured.calls import by_position
-from biprune.structured.inputs import Inputs
-from biprune.training.evaluation import evaluation_mode
+from biprune.structured.calls import Inputs, by_position
+from biprune.training.batches import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 

@@ -15,7 +15,7 @@ from biprune.core.checks import check_positive
 from biprune.core.groups import Group
 from biprune.core.layout import is_channels_last, lay_out_
 from biprune.core.parameters import parameter_names, unwrap
-from biprune.structured.calls import by_position
+from biprune.structured.calls import Attention, Inputs, by_position, check_runs
 from biprune.structured.certificate import (
     TOLERANCES,
     Certificate,
@@ -30,12 +30,9 @@ from biprune.structured.edit import Numbered, Numbers, numbers_of, resize_
 from biprune.structured.find import found_in, walked_through
 from biprune.structured.graph import NoBoxError, without_units
 from biprune.structured.grouping import Coupling
-from biprune.structured.inputs import Attention, Inputs
 from biprune.structured.labels import Labels
 from biprune.structured.macs import count_macs
-from biprune.structured.outputs import check_runs
-from biprune.structured.removal import units_to_keep
-from biprune.structured.removing import Keep, gone_atoms, kept_indices, tensors_of
+from biprune.structured.removal import Keep, gone_atoms, kept_indices, tensors_of, units_to_keep
 from biprune.structured.trace import trace
 from biprune.training.copying import copied, refuse_meta
 

@@ -27,10 +27,9 @@ from torch import Tensor, fx, nn
 from biprune.core.files import first_line
 from biprune.core.parameters import own_name, unwrap
 from biprune.core.uses import slow_attention
-from biprune.structured.calls import ByPosition, by_position, template
+from biprune.structured.calls import ByPosition, Inputs, by_position, template
 from biprune.structured.functional import drop_checks, functional, inline, writes_into_views
-from biprune.structured.inputs import Inputs
-from biprune.training.evaluation import evaluation_mode
+from biprune.training.batches import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 Shape = tuple[int, ...]

@@ -1,12 +1,8 @@
-"""Try groups before they are offered: is the model without units the one in which they are zero?
-
-Labels say so; a mistake in a rule would be found out here, and not after a long training. One unit
-of each group, and then half of all units, are zeroed in a graph with random weights, and removed
-from another. Random, because a fresh or trained model may hide a mistake behind zeros.
-"""
+"""Try groups before they are offered: is the model without units the one in which they are zero?"""
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping, Sequence
 
 import torch
@@ -15,16 +11,36 @@ from torch import Tensor, nn
 from biprune.core.files import first_line
 from biprune.core.groups import Group
 from biprune.core.parameters import unwrap
-from biprune.structured.calls import by_position
+from biprune.structured.calls import Inputs, by_position, difference, inputs_to_compare, outputs
+from biprune.structured.certificate import raised
 from biprune.structured.graph import without_units
-from biprune.structured.inputs import Inputs
 from biprune.structured.labels import Labels
-from biprune.structured.outputs import difference, inputs_to_compare, outputs
-from biprune.structured.precision import raised
-from biprune.structured.random_weights import randomize_
-from biprune.structured.removing import gone_atoms, tensors_of, zero_
+from biprune.structured.removal import gone_atoms, tensors_of, zero_
 from biprune.training.copying import copied
 from biprune.training.seeding import derive_seed
+
+
+@torch.no_grad()
+def randomize_(model: nn.Module, seed: int) -> None:
+    """Weights that keep signals near one, whatever the depth, and statistics of no batch."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if not parameter.is_floating_point():
+            continue
+        drawn = torch.randn(parameter.shape, generator=generator)
+        if parameter.ndim >= 2:
+            parameter.copy_(drawn * math.sqrt(2 / max(1, math.prod(parameter.shape[1:]))))
+        else:
+            parameter.copy_(drawn * 0.3)
+    for module in model.modules():
+        norm = hasattr(module, "eps") and isinstance(getattr(module, "weight", None), Tensor)
+        names = ["running_var"] + ["weight"] * norm
+        for values in (getattr(module, name, None) for name in names):
+            if isinstance(values, Tensor):
+                values.copy_(torch.rand(values.shape, generator=generator) + 0.5)
+        if isinstance(mean := getattr(module, "running_mean", None), Tensor):
+            mean.copy_(torch.randn(mean.shape, generator=generator) * 0.3)
+
 
 SAMPLES = 2  # where any number will do
 SHARES = (0.0, 0.5)  # of the units, but at least one

@@ -13,7 +13,7 @@ from typing import Any
 from torch import fx
 
 from biprune.structured.atoms import Carried, Plane, spread
-from biprune.structured.inputs import Attention
+from biprune.structured.calls import Attention
 from biprune.structured.labels import NOT_KNOWN, Labels, Planes
 from biprune.structured.rules import is_moving, may_read_table, rule_of
 from biprune.structured.trace import TensorType, Traced

@@ -1,8 +1,9 @@
-"""Batches of any shape: counting them, moving them to a device, and the default loss on them."""
+"""Batches of any shape: counted, moved to a device, and what a model makes of them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from contextlib import contextmanager
 from itertools import islice
 
 import torch
@@ -140,3 +141,30 @@ def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
             f"{logits.shape[1]} outputs. "
             f"{'Count them from 0.' if lowest < 0 else 'Build it with enough `num_classes`.'}"
         ) from None
+
+
+@contextmanager
+def evaluation_mode(model: nn.Module) -> Iterator[None]:
+    """Eval mode for every submodule, each put back as it was."""
+    modes = {module: module.training for module in model.modules()}
+    model.eval()
+    try:
+        yield
+    finally:
+        for module, training in modes.items():
+            module.training = training
+
+
+@torch.no_grad()
+def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
+    """Percentage of samples whose largest logit is the label's."""
+    device = device_of(model)
+    correct, total = 0, 0
+    with evaluation_mode(model):
+        for inputs, labels in batches:
+            predicted = logits_of(model(inputs.to(device))).argmax(dim=1)
+            correct += int((predicted == labels.to(device)).sum())
+            total += len(labels)
+    if total == 0:
+        raise ValueError("There are no samples to evaluate on: the loader is empty.")
+    return 100.0 * correct / total

@@ -16,9 +16,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from biprune.core.documents import seal, unseal
 from biprune.core.files import printable, read_file, replaced, writable_folder
 from biprune.core.parameters import own_name
-from biprune.core.sealed import seal, unseal
 
 HEAD = b"biprune checkpoint %s\n"
 State = dict[str, Tensor]

@@ -15,20 +15,20 @@ import torch
 from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 
-from biprune.core.claims import claimed
+from biprune.core.files import claimed
 from biprune.training.batches import (
     Batch,
     Loss,
     count_batches,
     described,
     device_of,
+    evaluation_mode,
     loss_of,
     take,
     tensors_in,
     to_device,
 )
 from biprune.training.checkpoint import Checkpoint, State, check_readable, copy_state, digest
-from biprune.training.evaluation import evaluation_mode
 from biprune.training.schedule import Moment
 from biprune.training.seeding import derive_seed, forked_rng, seed_all
 

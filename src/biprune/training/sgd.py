@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.optim.sgd import sgd
 
-from biprune.core.flat import in_memory_order, is_dense, same_layout
+from biprune.core.layout import in_memory_order, is_dense, same_layout
 from biprune.core.masked import Masked, where_kept
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names

@@ -17,12 +17,18 @@ from biprune.core.masked import apply_masks_, mask_gradients_
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.data import Dataset
-from biprune.training.batches import Batch, Loss, classification_loss, device_of
+from biprune.training.batches import (
+    Batch,
+    Loss,
+    accuracy,
+    classification_loss,
+    device_of,
+    evaluation_mode,
+)
 from biprune.training.checkpoint import State, digest
 from biprune.training.copying import copy_model
-from biprune.training.distributed import check_one_process
-from biprune.training.evaluation import accuracy, evaluation_mode
 from biprune.training.loop import Algorithm, Backward, Cost, Event, Fit, Record, Setup, fit
+from biprune.training.process import check_one_process
 from biprune.training.schedule import LRSchedule, Moment, Shape
 from biprune.training.sgd import make_sgd, set_lr
 

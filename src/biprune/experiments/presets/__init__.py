@@ -6,12 +6,14 @@ from difflib import get_close_matches
 
 from biprune.experiments.presets.ablations import ABLATIONS
 from biprune.experiments.presets.base import Preset
-from biprune.experiments.presets.baselines import BASELINES
+from biprune.experiments.presets.comparisons import (
+    BASELINES,
+    LARGE,
+    RUNTIME,
+    STRUCTURED,
+    TRAJECTORIES,
+)
 from biprune.experiments.presets.dynamics import DYNAMICS
-from biprune.experiments.presets.large import LARGE
-from biprune.experiments.presets.runtime import RUNTIME
-from biprune.experiments.presets.structured import STRUCTURED
-from biprune.experiments.presets.trajectories import TRAJECTORIES
 
 __all__ = ["PRESETS", "Preset", "get_preset"]
 

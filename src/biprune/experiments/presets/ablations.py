@@ -7,12 +7,13 @@ from biprune.experiments.presets.base import (
     RESNET20,
     RESNET20_C100,
     Preset,
+    Size,
     distinct,
     expand,
+    part,
     sized,
 )
-from biprune.experiments.presets.scales import Size, part
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.record import RunSpec
 
 WIDE = (0.2, 0.738, 0.956)  # three sparsities "of a wide range"; which, the text does not say
 STEPS = (1, 3, 5, 2)

@@ -9,12 +9,13 @@ from biprune.experiments.presets.base import (
     RESNET18_C100,
     RESNET20,
     Preset,
+    Size,
     expand,
+    part,
     sized,
 )
-from biprune.experiments.presets.large import TINY
-from biprune.experiments.presets.scales import Size, part
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.presets.comparisons import TINY
+from biprune.experiments.record import RunSpec
 from biprune.methods import BiP
 
 SCHEMES = ("different", "same", "reverse")

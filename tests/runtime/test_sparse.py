@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import biprune
-from biprune.runtime import semi_structured
+from biprune.runtime import sparse
 
 
 class Mixed(nn.Module):
@@ -52,7 +52,7 @@ def test_linear_layers_are_converted_and_nothing_else(
         seen.append(dense.clone())
         return dense * 2
 
-    monkeypatch.setattr(semi_structured, "_check_device", lambda device: None)
+    monkeypatch.setattr(sparse, "_check_device", lambda device: None)
     monkeypatch.setattr(torch.sparse, "to_sparse_semi_structured", compressed)
     found = ticket(batches, "2:4")
     with pytest.raises(ValueError, match="take float16 or bfloat16"):
@@ -74,4 +74,4 @@ def test_linear_layers_are_converted_and_nothing_else(
 def test_an_old_gpu_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "get_device_capability", lambda device: (7, 5))
     with pytest.raises(ValueError, match=r"need compute capability 8\.0, this GPU has 7\.5"):
-        semi_structured._check_device(torch.device("cuda"))
+        sparse._check_device(torch.device("cuda"))

@@ -6,9 +6,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 
-from biprune.experiments.record import RunRecord
-from biprune.experiments.reference import ReferencePoint
-from biprune.experiments.spec import RunSpec
+from biprune.experiments.paper import ReferencePoint
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.report.statistics import ROUNDING, Sample, Verdict, difference
 
 BUDGET_TOLERANCE = 0.02

@@ -1,6 +1,7 @@
-"""Content that carries its own hash: one changed bit is found before anything is made of it.
+"""Data classes as JSON and back, in documents that carry their own hash.
 
-A hash cannot tell who wrote a file. Readers still take what they read for a stranger's.
+The hash shows that a bit has changed before anything is made of the content. It cannot show who
+wrote a file, so readers still treat what they read as a stranger's.
 """
 
 from __future__ import annotations
@@ -8,11 +9,49 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-from collections.abc import Mapping
+import reprlib
+from collections.abc import Mapping, Sequence
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 from biprune.core.files import Content, printable, read_file, write_bytes
+
+
+def from_plain(kind: Any, value: Any) -> Any:
+    """The `kind` that became `value`: a dataclass, a collection, a number or a text.
+
+    Raises:
+        ValueError: It was none.
+    """
+    origin, parts = get_origin(kind), get_args(kind)
+    if is_dataclass(kind) and isinstance(value, Mapping):
+        return _with_fields(kind, value)
+    if origin is Mapping and isinstance(value, Mapping):
+        key = int if parts[0] is int else str
+        return {key(name): from_plain(parts[1], each) for name, each in value.items()}
+    if origin in (Sequence, tuple) and isinstance(value, list):
+        found = [from_plain(parts[0], each) for each in value]
+        return tuple(found) if origin is tuple else found
+    if origin is Literal and value in parts:
+        return value
+    try:
+        if kind is float and type(value) is int:
+            return float(value)
+    except OverflowError:
+        pass
+    if type(value) is kind:
+        return value
+    raise ValueError(f"{reprlib.repr(value)} is no {getattr(kind, '__name__', kind)}")
+
+
+def _with_fields(kind: Any, value: Mapping[str, Any]) -> Any:
+    types = get_type_hints(kind)
+    optional = {field.name for field in fields(kind) if field.default is not MISSING}
+    if wrong := (value.keys() ^ types.keys()) - (optional - value.keys()):
+        raise ValueError(f"{', '.join(map(repr, sorted(wrong)))} is missing or unknown")
+    return kind(**{name: from_plain(types[name], each) for name, each in value.items()})
+
 
 DOCUMENT = b'{\n "seal": "%s",\n'  # how JSON begins: the hash is of every byte that follows
 LARGEST = 1 << 28  # bytes of JSON

@@ -9,7 +9,7 @@ import pytest
 FAULTS = """
 import resource, sys
 import torch
-from biprune.training.heap import keep_freed_memory
+from biprune.training.process import keep_freed_memory
 
 def faults() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
@@ -33,7 +33,7 @@ def test_tensors_take_pages_that_are_mapped_already() -> None:
 
 
 def test_another_c_library_is_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    from biprune.training.heap import keep_freed_memory
+    from biprune.training.process import keep_freed_memory
 
     monkeypatch.setattr(platform, "libc_ver", lambda: ("", ""))
     assert keep_freed_memory() is False

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import torch
 
-from biprune.core.flat import flattened, is_dense, logical_places, side_by_side, views_like
+from biprune.core.layout import flattened, is_dense, logical_places, side_by_side, views_like
 
 
 def tensors() -> dict[str, torch.Tensor]:
