@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import torch
 
 import biprune
-from biprune.core.groups import Groups
 from biprune.core.masked import apply_masks_
 from biprune.methods.base import magnitudes
 from biprune.pruning.request import Request
@@ -49,10 +48,11 @@ def measure(
 ) -> list[Row]:
     inputs = torch.zeros(2, 3, 32, 32)
     target, _ = Request(sparsity, "group").target(model, inputs)
-    assert isinstance(target.structure, Groups)
+    groups = target.structure.coupled
+    assert groups is not None
     masks = target.select(magnitudes(target.weights(model)))
     apply_masks_(model, masks)
-    small = shrink(model, Coupling(target.structure.groups, {}), inputs)
+    small = shrink(model, Coupling(groups.groups, {}), inputs)
     with TemporaryDirectory() as folder:
         variants, _ = ticket_variants(model, masks, small, inputs, Path(folder))
         measured = profile(variants, inputs, batches=batches, threads=threads, rounds=rounds)

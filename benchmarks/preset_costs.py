@@ -9,8 +9,9 @@ import json
 from dataclasses import asdict
 
 from biprune.core.files import write_text
-from biprune.experiments.costs import FILE, SPEEDS, Listed, estimate
+from biprune.experiments.costs import FILE, SPEEDS, Listed
 from biprune.experiments.presets import PRESETS
+from biprune.experiments.presets.estimate import estimate
 
 
 def counted() -> dict[str, Listed]:

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from allocations import peak_bytes
 from biprune.core.ranking import cut, top_k_mask
-from biprune.core.selection import num_kept
+from biprune.core.structure import num_kept
 from timing import interleaved, medians, parser, ratio, report
 
 SIZES = {"0.27 M": 268_336, "11 M": 11_164_352, "25 M": 25_502_912, "100 M": 100_000_000}

@@ -14,7 +14,8 @@ from typing import get_args
 
 from biprune.cli.device import use_machine
 from biprune.cli.sweeps import print_results, run_sweep
-from biprune.experiments.costs import SPEEDS, Scale, estimate
+from biprune.experiments.costs import SPEEDS, Scale
+from biprune.experiments.presets.estimate import estimate
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from biprune.report.compare import stored_records
@@ -43,7 +44,9 @@ def main() -> None:
     if options.scale == "laptop":
         unpack(store)
     specs = [spec for name in options.names for spec in STUDIES[name].specs(options.scale)]
-    run_sweep(specs, Runner(store, root=options.root), options.workers)
+    runner = Runner(store, root=options.root)
+    runner.check_data(specs)
+    run_sweep(specs, runner, options.workers)
     print_results(stored_records(specs, store), None, as_json=False)
 
 

@@ -12,7 +12,7 @@ from biprune.cli.printing import print_budget
 from biprune.core.budget import CostModel, counts_within, kept_fractions, unit_costs
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
-from biprune.core.selection import check_kept, check_reachable, select_units
+from biprune.core.selection import check_kept, select_units
 from biprune.methods import GMP
 from biprune.methods.base import Start, Target
 from biprune.methods.gmp import GMPAlgorithm
@@ -51,7 +51,7 @@ def test_within_the_budget_and_nothing_more_fits(seed, sparsity, measure, scope,
     limit = (1 - sparsity) * cost((8, 12), measure)
     if cost((round_to, round_to), measure) > limit * (1 + 1e-9):
         with pytest.raises(ValueError, match="cannot be pruned to"):
-            check_reachable(sparsity, SIZES, structure, allow_empty=False)
+            structure.check_reachable(sparsity, SIZES, allow_empty=False)
         return
     counts = counts_within(units, sparsity, structure)
     assert all(count % round_to == 0 and count > 0 for count in counts)

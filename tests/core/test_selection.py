@@ -6,9 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from biprune.core import ranking
-from biprune.core.budget import share_out
-from biprune.core.selection import Selector, num_kept, select_units
-from biprune.core.structure import get_structure
+from biprune.core.selection import Selector, select_units
+from biprune.core.structure import get_structure, num_kept, share_out
 from oracles import stable_top_k, top_k_with_floor
 
 WEIGHT = get_structure("weight")

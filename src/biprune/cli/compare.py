@@ -21,8 +21,6 @@ $ biprune compare resnet20 cifar10 --method bip-plus --method bip \\
     --method bip:gamma=10 --method imp --sparsities 0.9 --seeds 0,1,2 --workers 2
 Run the same command again after a kill: what is recorded is not run again."""
 
-METHODS = ["bip-plus", "bip", "imp", "omp", "hydra", "gmp"]
-
 
 def compare_command(
     model: options.ModelName,
@@ -35,7 +33,7 @@ def compare_command(
         typer.Option(
             metavar="NAME[:KEY=VALUE...]",
             help="A method, with settings of its own; repeatable.",
-            show_default=", ".join(METHODS),
+            show_default="bip-plus, bip, imp, omp, hydra, gmp",
         ),
     ] = None,
     seeds: Annotated[str, typer.Option(help="Seeds, such as 0,1,2.")] = "0,1,2",
@@ -66,21 +64,19 @@ def compare_command(
     Gradual magnitude pruning (gmp) is a row of every comparison.
     """
     from biprune.cli.device import check_device, use_machine
-    from biprune.cli.models import check_model
-    from biprune.experiments.runner import Runner
-    from biprune.experiments.store import Store
-    from biprune.experiments.sweep import grid
-    from biprune.report.compare import stored_records, with_rival
+    from biprune.cli.models import find_model
+    from biprune.report.compare import runs_of, stored_records
 
     check_device(device)
     use_machine(threads)
     own = options.model_options(model_option) | ({} if width is None else {"width": width})
-    check_model(model, own)
+    find_model(model)
     chosen = {"subset": subset, "batch_size": batch_size}
-    specs = grid(
-        with_rival(_method(text) for text in method or METHODS),
-        model=model,
-        data=data,
+    check_report(report)
+    specs, runner = runs_of(
+        None if method is None else [_method(text) for text in method],
+        data,
+        model,
         sparsities=options.numbers("--sparsities", sparsities, float),
         seeds=options.numbers("--seeds", seeds, int),
         structures=structures.split(","),
@@ -88,9 +84,10 @@ def compare_command(
         dense={"epochs": dense_epochs},
         model_options=own,
         data_options={name: value for name, value in chosen.items() if value is not None},
+        store=store,
+        root=root,
+        device=device,
     )
-    check_report(report)
-    runner = Runner(Store(store), root=root, device=device)
     run_sweep(specs, runner, workers)
     print_results(stored_records(specs, runner.store), report, as_json=as_json)
 

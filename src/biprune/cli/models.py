@@ -41,6 +41,11 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
     from biprune import models
 
     models.check_model(name, options)
+    find_model(name)
+
+
+def find_model(name: str) -> None:
+    """Let the user's own model be found in the current folder."""
     if ":" in name:
         _look_here()
 
@@ -51,8 +56,7 @@ def build_model(
     """A model with the inputs and outputs that `data` needs, or `options` say."""
     from biprune import create_model
 
-    if ":" in name:
-        _look_here()
+    find_model(name)
     if data is None:
         return create_model(name, seed=seed, **options)
     sizes = {"num_classes": data.num_classes, "in_channels": data.in_channels}

@@ -12,6 +12,7 @@ import typer
 # As in `training.schedule` and `core.structure`, which import torch; a test compares them.
 Shape = Literal["cosine", "step", "constant"]
 Scope = Literal["global", "layer"]
+Attention = Literal["heads", "queries", "width"]
 Number = TypeVar("Number", int, float)
 
 _MODEL = "Model"

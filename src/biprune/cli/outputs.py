@@ -5,7 +5,7 @@ from __future__ import annotations
 import shutil
 import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 
@@ -39,15 +39,18 @@ def resumable(folder: Path, *, force: bool) -> Iterator[Path]:
     from biprune.files.artifact import UNFINISHED
 
     checkpoints = folder / UNFINISHED
-    with claimed(folder):
-        refuse_finished(folder, force=force)  # another run may have been faster
-        try:
+    try:
+        with claimed(folder):
+            refuse_finished(folder, force=force)  # another run may have been faster
             yield checkpoints
-        except KeyboardInterrupt:
+            shutil.rmtree(checkpoints, ignore_errors=True)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
             if any(checkpoints.rglob("*.checkpoint")):
                 advice = f"Run the same command again to go on from {checkpoints}."
             else:
                 advice = "No epoch was finished, so there is nothing to go on from."
             print(f"interrupted. {advice}", file=sys.stderr)
-            raise
-        shutil.rmtree(checkpoints, ignore_errors=True)
+        with suppress(OSError):  # what was refused leaves no empty folder behind
+            folder.rmdir()
+        raise

@@ -54,9 +54,7 @@ Settings = Annotated[
     list[str] | None,
     typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
 ]
-AttentionUnit = Annotated[
-    str, typer.Option(metavar="UNIT", help="Of attention: 'heads', 'queries' or 'width'.")
-]
+AttentionUnit = Annotated[options.Attention, typer.Option(help="What a unit of attention is.")]
 Streams = Annotated[
     bool, typer.Option("--streams", help="Prune residual streams too; the small model is a graph.")
 ]
@@ -103,14 +101,10 @@ def prune_command(
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
     from biprune import load_data, load_dense, prune
     from biprune.cli.device import check_device, use_machine
-    from biprune.core.groups import Groups
     from biprune.files.artifact import check_fields, read_metadata
     from biprune.files.dense import DENSE_FIELDS
-    from biprune.pruning.request import Request
 
     kept = None if budget is None else _parsed_budget(budget)
-    cut: Any = {"attention": attention, "streams": streams}
-    Request(sparsity, structure, scope, kept, round_to, **cut)
     check_device(device)
     use_machine(threads)
     chosen = build_method(method, settings, epochs)
@@ -134,7 +128,8 @@ def prune_command(
                 scope=scope,
                 budget=kept,
                 round_to=round_to,
-                **cut,
+                attention=attention,
+                streams=streams,
                 seed=seed,
                 include=include,
                 exclude=exclude,
@@ -153,12 +148,12 @@ def prune_command(
         print_json(metadata)
         return
     print_facts({**ticket_facts(metadata, ticket.masks), "saved in": str(folder)})
-    if isinstance(grouped := ticket.masks.structure, Groups):
-        print_budget(ticket.masks, grouped, ticket.sparsity)
+    if groups := ticket.masks.structure.coupled:
+        print_budget(ticket.masks, groups, ticket.sparsity)
     for name, reason in ticket.left_out.items():
         print_lines(f"Not pruned: {name}, {reason}.")
     follow = f"inspect {folder}"
-    if structure == "group":
+    if groups:
         follow = f"shrink {folder}{model_argument(model)} --out {folder}-small"
     print_lines("", f"Next: biprune {follow}")
 

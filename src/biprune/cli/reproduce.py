@@ -64,6 +64,7 @@ def reproduce_command(
     specs = [spec for preset in presets for spec in preset.specs(scale)]
     check_report(report)
     runner = Runner(Store(store), root=root, device=device)
+    runner.check_data(specs)
     run_sweep(specs, runner, workers)
     title = presets[0].summary if len(presets) == 1 else "Repeated figures and tables"
     print_results(

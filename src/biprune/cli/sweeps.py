@@ -110,7 +110,6 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
     from biprune.experiments.sweep import sweep
 
     console = Console(stderr=True, markup=False, highlight=False)
-    runner.check_data(specs)
     try:
         with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
             for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):

@@ -15,6 +15,7 @@ from typing import Any, Literal
 import torch
 from torch import Tensor
 
+from biprune.core.budget import cost_model, counts_within, smallest_counts
 from biprune.core.documents import from_plain
 from biprune.core.structure import Scope, Structure
 
@@ -131,6 +132,7 @@ class Groups(Structure):
     products: Mapping[str, int] = field(default_factory=dict, repr=False)
     measure: Measure = "units"
     round_to: int = 1
+    spans_tensors: bool = True
 
     def __eq__(self, other: object) -> bool:
         return self is other  # the fields of `Structure` do not tell two models' groups apart
@@ -139,14 +141,14 @@ class Groups(Structure):
         return id(self)
 
     @property
-    def has_single_weights(self) -> bool:
-        """Units span many weights."""
-        return False
+    def coupled(self) -> Groups:
+        """Itself."""
+        return self
 
     @property
-    def has_rows(self) -> bool:
-        """A unit has one score, whose gradient does not see the filter behind a norm."""
-        return False
+    def is_budgeted(self) -> bool:
+        """Whether counts of units follow from what they cost, or from rounding them."""
+        return self.measure != "units" or self.round_to > 1
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -165,6 +167,14 @@ class Groups(Structure):
         The mean, so that a stream which many layers write is not above the others for that alone.
         """
         return {group.name: _mean_norm(group, scores) for group in self.groups}
+
+    def scored(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Scores are one a unit."""
+        return self.pool(values)
+
+    def pool_scored(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """As they are."""
+        return scores
 
     def add_up(self, products: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """The sum over each unit's filters."""
@@ -199,6 +209,37 @@ class Groups(Structure):
             ).all(dim=0)
             for group in self.groups
         }
+
+    def check_reachable(
+        self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
+    ) -> None:
+        """Refuse what the fewest units cost more than, under a budget."""
+        if not self.is_budgeted:
+            return super().check_reachable(sparsity, sizes, allow_empty=allow_empty)
+        cost, fewest = cost_model(self), smallest_counts(self)
+        if (least := cost(fewest) / cost.dense) > 1 - sparsity:
+            rounding = f" (`round_to` is {self.round_to})" if self.round_to > 1 else ""
+            raise ValueError(
+                f"The model cannot be pruned to {1 - sparsity:g} of its {self.measure}: with "
+                f"{sum(fewest)} of {sum(sizes.values())} units, the fewest allowed, {least:.3g} is "
+                f"left{rounding}. Ask for more."
+            )
+
+    def check_kept(self, counts: Sequence[int], total: int, sparsity: float) -> None:
+        """A budget is kept, or the number of units."""
+        if not self.is_budgeted:
+            return super().check_kept(counts, total, sparsity)
+        cost = cost_model(self)
+        if cost(counts) > (1 - sparsity) * cost.dense * (1 + 1e-6):
+            raise RuntimeError(f"More than {1 - sparsity:g} of the {self.measure} were kept.")
+
+    def counts(
+        self, units: Mapping[str, Tensor], sparsity: float, *, at_least: int
+    ) -> Sequence[int] | None:
+        """What a budget can pay for, if there is one; else as any structure."""
+        if self.is_budgeted:
+            return counts_within(units, sparsity, self)
+        return super().counts(units, sparsity, at_least=at_least)
 
     def to_json(self) -> dict[str, Any]:
         """As plain data; see `from_json`."""

@@ -11,7 +11,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd, _ConvTransposeNd
 from torch.optim.swa_utils import AveragedModel
 
-from biprune.core.structure import Blocks, Structure
+from biprune.core.structure import Structure
 
 Patterns = str | Sequence[str] | None
 
@@ -70,6 +70,8 @@ def prunable(
     `include` replaces that default by the names that match one of its shell-style patterns,
     embeddings among them; `exclude` takes away.
     """
+    if structure.spans_tensors:
+        return _of_groups(model, structure)
     model = unwrap(model)
     _refuse_parametrized(model, structure, include, exclude)
     candidates = _default_candidates(model, structure)
@@ -85,8 +87,8 @@ def prunable(
         candidates -= matching(model, exclude, "exclude")
 
     chosen = {n: p for n, p in parameters.items() if id(p) in candidates and _can_be_scored(p)}
-    if isinstance(structure, Blocks):
-        reasons = {n: not_in_blocks(model, p, structure, found.get(n)) for n, p in chosen.items()}
+    if (size := structure.block) is not None:
+        reasons = {n: not_in_blocks(model, p, size, found.get(n)) for n, p in chosen.items()}
         chosen = {name: p for name, p in chosen.items() if reasons[name] is None}
         if reasons and not chosen:
             listed = "; ".join(f"{name}: {reason}" for name, reason in reasons.items())
@@ -99,6 +101,15 @@ def prunable(
             f"`include` (={include!r}) and `exclude` (={exclude!r}).{hint}"
         )
     return chosen
+
+
+def _of_groups(model: nn.Module, structure: Structure) -> dict[str, nn.Parameter]:
+    if structure.coupled is None:
+        raise ValueError(
+            "The structure 'group' depends on the model: `prune` and `attach` find its groups."
+        )
+    parameters = parameter_names(model)
+    return {name: parameters[name] for name in structure.coupled.tensors}
 
 
 def _hint(model: nn.Module, structure: Structure, include: Patterns) -> str:
@@ -132,7 +143,7 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
     convs = [m for m in model.modules() if isinstance(m, _ConvNd)]
     if structure.dim is not None:
         convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
-        if structure.name == "channel":
+        if structure.dim == 1:
             convs = [m for m in convs[1:] if m.groups == 1]
         return {id(m.weight) for m in convs}
     ids = {id(m.weight) for m in convs}
@@ -147,10 +158,10 @@ def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
 def not_in_blocks(
     model: nn.Module,
     weight: nn.Parameter,
-    structure: Blocks,
+    size: int,
     outputs: Sequence[int] | None = None,
 ) -> str | None:
-    """Why a weight has no blocks along its inputs, dimension 1; None if it has.
+    """Why a weight has no blocks of `size` along its inputs, dimension 1; None if it has.
 
     `outputs` are its output dimensions, if they are known from a run.
     """
@@ -159,8 +170,8 @@ def not_in_blocks(
     transposed = (m for m in unwrap(model).modules() if isinstance(m, _ConvTransposeNd))
     if any(module.weight is weight for module in transposed):
         return "it is a transposed convolution"
-    if weight.shape[1] % structure.size:
-        return f"its {weight.shape[1]} inputs do not divide by {structure.size}"
+    if weight.shape[1] % size:
+        return f"its {weight.shape[1]} inputs do not divide by {size}"
     return None
 
 

@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import TypeGuard
 
 import torch
 from torch import Tensor
 
-from biprune.core.budget import cost_model, counts_within, share_out, smallest_counts
-from biprune.core.groups import Groups
 from biprune.core.layout import flattened, is_dense, logical_places, views_like
 from biprune.core.masks import Masks
 from biprune.core.ranking import Band, cut, is_host, top_k_mask
-from biprune.core.structure import Blocks, Structure
+from biprune.core.structure import Structure, num_kept
 
 
 def check_sparsity(sparsity: float) -> None:
@@ -27,74 +24,22 @@ def check_sparsity(sparsity: float) -> None:
     raise ValueError(f"`sparsity` must be in [0, 1), got {sparsity:g}.{hint}")
 
 
-def num_kept(sparsity: float, total: int) -> int:
-    """Units that stay of `total`: Python's round((1 - sparsity) * total)."""
-    return round((1 - sparsity) * total)
-
-
-def check_reachable(
-    sparsity: float, sizes: Mapping[str, int], structure: Structure, *, allow_empty: bool
-) -> None:
-    """Refuse a sparsity that leaves fewer units than there are layers, or less than they cost."""
-    if isinstance(structure, Blocks):
-        return
-    total, num_units = num_kept(sparsity, sum(sizes.values())), sum(sizes.values())
-    if is_budgeted(structure):
-        cost, fewest = cost_model(structure), smallest_counts(structure)
-        if (least := cost(fewest) / cost.dense) > 1 - sparsity:
-            raise ValueError(
-                f"The model cannot be pruned to {1 - sparsity:g} of its {structure.measure}: with "
-                f"{sum(fewest)} of {num_units} units, the fewest allowed, {least:.3g} is left"
-                f"{_of_rounding(structure)}. Ask for more."
-            )
-    elif not allow_empty and total < len(sizes):
-        raise ValueError(
-            f"`sparsity` {sparsity:g} keeps {total} of {num_units} {structure.name} units, too "
-            f"few for one in each of {len(sizes)} layers. Lower it, leave layers out with "
-            "`exclude`, or pass allow_empty=True."
-        )
-
-
-def _of_rounding(structure: Groups) -> str:
-    return f" (`round_to` is {structure.round_to})" if structure.round_to > 1 else ""
-
-
 def check_kept(masks: Masks, sparsity: float, *, allow_empty: bool) -> None:
     """A method that misses what was asked for has a bug; say so before anyone measures it."""
-    structure, layers = masks.structure, masks.per_layer()
-    counts = [count.kept for count in layers.values()]
-    kept, total = sum(counts), sum(count.total for count in layers.values())
-    if is_budgeted(structure):
-        cost = cost_model(structure)
-        if cost(counts) > (1 - sparsity) * cost.dense * (1 + 1e-6):
-            raise RuntimeError(f"More than {1 - sparsity:g} of the {structure.measure} were kept.")
-    elif kept != (wanted := num_wanted(sparsity, total, structure)):
-        raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
+    layers = masks.per_layer()
+    total = sum(count.total for count in layers.values())
+    masks.structure.check_kept([count.kept for count in layers.values()], total, sparsity)
     empty = [name for name, count in layers.items() if count.kept == 0]
     if empty and not allow_empty:
         raise RuntimeError(f"The method emptied the layers {', '.join(empty)}.")
 
 
-def num_wanted(sparsity: float, total: int, structure: Structure) -> int:
-    """Units that stay of `total`; of blocks each keeps the same, so that the total follows."""
-    if isinstance(structure, Blocks):
-        return total // structure.size * num_kept(sparsity, structure.size)
-    return num_kept(sparsity, total)
-
-
-def is_budgeted(structure: Structure) -> TypeGuard[Groups]:
-    """Whether counts of units follow from what they cost, or from rounding them."""
-    if not isinstance(structure, Groups):
-        return False
-    return structure.measure != "units" or structure.round_to > 1
-
-
 class Selector:
     """Keeps the units whose weights score highest; see `select_units` for what is guaranteed.
 
-    Scores are weight-shaped and pooled to units by the structure; with `weights` they are those of
-    units already, and the masks are shaped like the weights. Where the last cut was is the first
-    guess at the next: the masks never depend on what was selected before, only the time it takes.
+    Scores are shaped like the weights and pooled to units by the structure. With `weights` they are
+    shaped as `Structure.scored` says, and the masks like the weights. The last cut is the first
+    guess at the next: it changes the time that a selection takes, never the masks.
     """
 
     def __init__(
@@ -113,12 +58,12 @@ class Selector:
         """The masks of `scores` at `sparsity`."""
         check_sparsity(sparsity)
         structure = self._structure
-        flat = structure.name == "weight" and structure.scope == "global"
-        if flat and is_host(next(iter(scores.values()))):
+        if structure.is_one_ranking and is_host(next(iter(scores.values()))):
             kept = self._by_threshold(list(scores.values()), sparsity)
             if kept is not None:
                 return Masks(views_like(scores, kept), structure)
-        units = structure.pool(scores) if self._weights is None else scores
+        pool = structure.pool if self._weights is None else structure.pool_scored
+        units = pool(scores)
         kept = select_units(units, sparsity, structure, allow_empty=self._allow_empty)
         return Masks(structure.expand(kept, self._weights or scores), structure)
 
@@ -184,27 +129,22 @@ def select_units(
     of blocks each keeps the same.
     """
     check_sparsity(sparsity)
-    if isinstance(structure, Blocks):
-        kept = num_kept(sparsity, structure.size)
-        return {name: _best_of_blocks(score, kept, structure.size) for name, score in units.items()}
+    if (size := structure.block) is not None:
+        kept = num_kept(sparsity, size)
+        return {name: _best_of_blocks(score, kept, size) for name, score in units.items()}
     named = {name: score.numel() for name, score in units.items()}
-    check_reachable(sparsity, named, structure, allow_empty=allow_empty)
+    structure.check_reachable(sparsity, named, allow_empty=allow_empty)
+    counts = structure.counts(units, sparsity, at_least=0 if allow_empty else 1)
+    if counts is not None:
+        pairs = zip(units.items(), counts, strict=True)
+        return {name: top_k_mask(score, count) for (name, score), count in pairs}
     sizes = list(named.values())
     total = num_kept(sparsity, sum(sizes))
-    if is_budgeted(structure):
-        return _best_of_each(units, counts_within(units, sparsity, structure))
-    if structure.scope == "layer":
-        return _best_of_each(units, share_out(total, sizes, at_least=0 if allow_empty else 1))
     flat = torch.cat(list(units.values()))
     layers = top_k_mask(flat, total).split(sizes)
     if not allow_empty and not _none_is_empty(layers):
         layers = top_k_mask(_best_unit_first(flat, sizes), total).split(sizes)
     return dict(zip(units, layers, strict=True))
-
-
-def _best_of_each(units: Mapping[str, Tensor], counts: Sequence[int]) -> dict[str, Tensor]:
-    pairs = zip(units.items(), counts, strict=True)
-    return {name: top_k_mask(score, count) for (name, score), count in pairs}
 
 
 def _best_of_blocks(scores: Tensor, kept: int, size: int) -> Tensor:

@@ -8,16 +8,42 @@ m. Units that span several tensors are in `groups`.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Literal, get_args
+from math import ceil
+from typing import TYPE_CHECKING, Any, Literal, get_args
 
 import torch
 from torch import Tensor
 
 from biprune.core.checks import check_choice
 
+if TYPE_CHECKING:
+    from biprune.core.groups import Groups
+
 Scope = Literal["global", "layer"]
+
+
+def num_kept(sparsity: float, total: int) -> int:
+    """Units that stay of `total`: Python's round((1 - sparsity) * total)."""
+    return round((1 - sparsity) * total)
+
+
+def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
+    """Divide `total` in proportion to `sizes`, at least so many to each (Webster's method).
+
+    The n-th unit of a layer has the priority size / (2 n - 1), and the `total` of highest priority
+    are given, the earlier layer first among equals. So no layer gains when the total falls, which
+    rounding each quota by its remainder would not ensure: pruned units stay pruned.
+    """
+    counts = [max(ceil(total * size / sum(sizes) - 0.5), at_least) for size in sizes]
+    layers = range(len(sizes))
+    while sum(counts) < total:
+        counts[max(layers, key=lambda i: (sizes[i] / (2 * counts[i] + 1), -i))] += 1
+    while sum(counts) > total:
+        movable = [i for i in layers if counts[i] > at_least]
+        counts[min(movable, key=lambda i: (sizes[i] / (2 * counts[i] - 1), -i))] -= 1
+    return counts
 
 
 @dataclass(frozen=True)
@@ -32,16 +58,32 @@ class Structure:
     unit: str
     dim: int | None
     scope: Scope
+    spans_tensors: bool = False  # a unit lies in several tensors, which the model alone tells
 
     @property
     def has_single_weights(self) -> bool:
         """Whether a unit is one weight."""
-        return self.dim is None
+        return self.dim is None and not self.spans_tensors
 
     @property
-    def has_rows(self) -> bool:
-        """Whether weights are scored by themselves, so that a row of them can be dead."""
-        return True
+    def is_one_ranking(self) -> bool:
+        """Whether all weights of the model compete with one another, each for itself."""
+        return self.has_single_weights and self.scope == "global" and self.block is None
+
+    @property
+    def block(self) -> int | None:
+        """The number of weights in a row that compete with one another alone; None: all do."""
+        return None
+
+    @property
+    def sparsity(self) -> float | None:
+        """The removed fraction, if the structure fixes it."""
+        return None
+
+    @property
+    def coupled(self) -> Groups | None:
+        """The same structure, with its groups, if its units span several tensors."""
+        return None
 
     @property
     def settings(self) -> dict[str, Any]:
@@ -62,6 +104,14 @@ class Structure:
         if self.dim is None:
             return {name: self._entries(product) for name, product in products.items()}
         return {name: self._slices(product).sum(dim=1) for name, product in products.items()}
+
+    def scored(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """What learned scores are shaped like: the weights, whose `values` are given."""
+        return values
+
+    def pool_scored(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
+        """Score of each unit, from scores shaped as `scored` says."""
+        return self.pool(scores)
 
     def expand(
         self, units: Mapping[str, Tensor], weights: Mapping[str, Tensor]
@@ -88,6 +138,37 @@ class Structure:
             return {name: self._entries(mask) for name, mask in masks.items()}
         return {name: self._slices(mask).any(dim=1) for name, mask in masks.items()}
 
+    def num_wanted(self, sparsity: float, total: int) -> int:
+        """How many of `total` units stay."""
+        return num_kept(sparsity, total)
+
+    def check_reachable(
+        self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
+    ) -> None:
+        """Refuse a sparsity that keeps fewer units than there are layers."""
+        num_units = sum(sizes.values())
+        total = num_kept(sparsity, num_units)
+        if not allow_empty and total < len(sizes):
+            raise ValueError(
+                f"`sparsity` {sparsity:g} keeps {total} of {num_units} {self.name} units, too few "
+                f"for one in each of {len(sizes)} layers. Lower it, leave layers out with "
+                "`exclude`, or pass allow_empty=True."
+            )
+
+    def check_kept(self, counts: Sequence[int], total: int, sparsity: float) -> None:
+        """Raise if a method kept `counts` of all `total` units and not what was asked for."""
+        if (kept := sum(counts)) != (wanted := self.num_wanted(sparsity, total)):
+            raise RuntimeError(f"The method kept {kept} units where {wanted} were asked for.")
+
+    def counts(
+        self, units: Mapping[str, Tensor], sparsity: float, *, at_least: int
+    ) -> Sequence[int] | None:
+        """How many of its `units` each layer keeps; None if that is left to their scores."""
+        if self.scope == "global":
+            return None
+        sizes = [len(scores) for scores in units.values()]
+        return share_out(num_kept(sparsity, sum(sizes)), sizes, at_least)
+
     def _entries(self, values: Tensor) -> Tensor:
         return values.flatten()
 
@@ -108,9 +189,23 @@ class Blocks(Structure):
     size: int = 4
 
     @property
+    def block(self) -> int:
+        """m."""
+        return self.size
+
+    @property
     def sparsity(self) -> float:
-        """The removed fraction that the pattern stands for."""
+        """1 - n / m."""
         return 1 - self.kept / self.size
+
+    def num_wanted(self, sparsity: float, total: int) -> int:
+        """Every block keeps the same number, from which the total follows."""
+        return total // self.size * num_kept(sparsity, self.size)
+
+    def check_reachable(
+        self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
+    ) -> None:
+        """Every layer keeps its share."""
 
     def expand_one(self, units: Tensor, shape: torch.Size) -> Tensor:
         """Weights back from the order of blocks."""
@@ -125,39 +220,32 @@ STRUCTURES = {
     "weight": Structure("weight", "one weight", dim=None, scope="global"),
     "filter": Structure("filter", "an output filter of a convolution", dim=0, scope="layer"),
     "channel": Structure("channel", "an input channel of a convolution", dim=1, scope="layer"),
+    "group": Structure(
+        "group",
+        "filters of several layers that can only be removed together",
+        dim=None,
+        scope="layer",
+        spans_tensors=True,
+    ),
 }
 UNITS = {
     **{name: structure.unit for name, structure in STRUCTURES.items()},
-    "group": "filters of several layers that can only be removed together",
     "n:m": "one weight of m in a row along the input, of which n are kept, such as 2:4",
 }
 
 
 def get_structure(name: str, scope: Scope | None = None) -> Structure:
-    """Look a structure up by name; `scope` overrides how its units compete."""
-    structure = blocks(name) or _by_name(name)
+    """Look a structure up by name; `scope` overrides how its units compete.
+
+    That of "group" has no groups yet: they depend on the model, see `structured.find`.
+    """
+    structure = blocks(name) or STRUCTURES.get(name)
+    if structure is None:
+        raise ValueError(f"Unknown structure {name!r}. Structures: {', '.join(UNITS)}.")
     if scope is None:
         return structure
     check_choice("scope", scope, get_args(Scope))
     return replace(structure, scope=scope)
-
-
-def check_structure(name: str, scope: Scope | None = None) -> None:
-    """Refuse an unknown name; "group" is known, though its units depend on the model."""
-    if name != "group":
-        get_structure(name, scope)
-    elif scope is not None:
-        check_choice("scope", scope, get_args(Scope))
-
-
-def _by_name(name: str) -> Structure:
-    if name == "group":
-        raise ValueError(
-            "The structure 'group' depends on the model: prune() and BiPOptimizer find its groups."
-        )
-    if name not in STRUCTURES:
-        raise ValueError(f"Unknown structure {name!r}. Structures: {', '.join(UNITS)}.")
-    return STRUCTURES[name]
 
 
 def blocks(name: str) -> Blocks | None:

@@ -131,14 +131,11 @@ class RunSpec(BaseModel):
 
 def covered_by(spec: RunSpec) -> list[RunSpec]:
     """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
-    return [at_stop(spec, stop) for stop in spec.settings.get("stops", ())]
-
-
-def at_stop(spec: RunSpec, stop: float) -> RunSpec:
-    """The spec of a run that ends where `spec` has a stop."""
-    stops = [other for other in spec.settings["stops"] if other < stop]
-    fields = spec.model_dump()
-    return RunSpec(**fields | {"sparsity": stop, "settings": {**spec.settings, "stops": stops}})
+    found, stops = [], spec.settings.get("stops", ())
+    for stop in stops:
+        settings = {**spec.settings, "stops": [other for other in stops if other < stop]}
+        found.append(RunSpec(**spec.model_dump() | {"sparsity": stop, "settings": settings}))
+    return found
 
 
 def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:

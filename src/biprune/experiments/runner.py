@@ -14,7 +14,7 @@ from torch import nn
 
 from biprune.data import Dataset, load_data
 from biprune.experiments.environment import environment, revision
-from biprune.experiments.record import TRAIN, RunRecord, RunSpec, at_stop
+from biprune.experiments.record import TRAIN, RunRecord, RunSpec, covered_by
 from biprune.experiments.store import Store
 from biprune.files.artifact import is_saved
 from biprune.files.dense import load_dense, save_dense
@@ -126,12 +126,10 @@ class Runner:
             checkpoint=self.store.checkpoint_folder(spec),
             progress=self._progress(spec),
         )
-        for passed in ticket.rounds:
-            if passed.sparsity not in spec.settings.get("stops", ()):
-                continue
-            stop = at_stop(spec, passed.sparsity)
-            if self.finished(stop) is None:
-                self._put(_pruned(stop, passed))
+        rounds = {passed.sparsity: passed for passed in ticket.rounds}
+        for covered in covered_by(spec):
+            if self.finished(covered) is None:
+                self._put(_pruned(covered, rounds[covered.sparsity]))
         return _pruned(spec, ticket)
 
     def _dense(self, spec: RunSpec) -> TrainResult:

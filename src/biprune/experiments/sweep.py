@@ -14,7 +14,7 @@ from biprune.core.checks import check_whole
 from biprune.experiments.record import TRAIN, RunRecord, RunSpec, covered_by
 from biprune.experiments.runner import Runner
 from biprune.experiments.workers import run_in_workers
-from biprune.methods import IMP, METHODS, Method, get_method
+from biprune.methods import METHODS, Method, get_method
 from biprune.training.process import check_one_process
 
 
@@ -49,7 +49,7 @@ def grid(
             sparsity=sparsity if method.prunes else 0.0,
             structure=structure,
             seed=seed,
-            settings=_adapted(method, sparsity, sparsities, passes).settings,
+            settings=_over(method, sparsity, passes).covering(sparsities, below=sparsity).settings,
             model_options=dict(model_options or {}),
             data_options=dict(data_options or {}),
             dense=dict(dense or {}),
@@ -87,17 +87,10 @@ def with_passes(method: Method, sparsity: float, passes: int) -> Method:
     return method.scaled(max(1, math.floor(passes / share + 1e-9)))
 
 
-def _adapted(
-    method: Method, sparsity: float, sparsities: Sequence[float], passes: int | None
-) -> Method:
-    if isinstance(method, IMP):
-        if passes is not None:
-            method = method.scaled(passes)
-        if method.rounds is None:
-            stops = {s for s in (*sparsities, *method.stops) if s < sparsity}
-            method = replace(method, stops=tuple(sorted(stops)))
+def _over(method: Method, sparsity: float, passes: int | None) -> Method:
+    if passes is None:
         return method
-    return method if passes is None else with_passes(method, sparsity, passes)
+    return method.scaled(passes) if method.has_rounds else with_passes(method, sparsity, passes)
 
 
 def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:

@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_part, check_positive, check_rate, check_whole
-from biprune.core.groups import Groups
 from biprune.core.layout import is_dense, side_by_side, views_like
 from biprune.core.masked import where_kept
 from biprune.core.masks import Masks
@@ -74,8 +73,8 @@ class Rule(ABC):
         dtypes = {weight.dtype for weight in self.weights.values()}
         self._dtype = torch.float64 if torch.float64 in dtypes else torch.float32  # of scores
         self.target, self._rows = target, target.scored_rows(model, dead=False)
-        self._groups = target.structure if isinstance(target.structure, Groups) else None
-        self._select = target.selector(self.weights if self._groups else None)
+        self._structure = target.structure
+        self._select = target.selector(self.weights)
         self._prepare()
         self.masks = self._select(self._magnitudes(self._work()), self.sparsity)
         self.write(self.weights)
@@ -184,7 +183,7 @@ class Rule(ABC):
         """What the mask is chosen by, in the memory of `work` where that will do."""
 
     def _draws(self) -> bool:
-        settles = self.settles or not self.target.structure.has_single_weights
+        settles = self.settles or not self._structure.has_single_weights
         end = end_of_ramp(self.settings["ramp"], self.steps)
         return draws_mask(self.step, every=1, ramp_end=end, settles=settles)
 
@@ -198,7 +197,7 @@ class Rule(ABC):
         """|theta|, or its norm over the units of groups."""
         for name, theta in self.theta.items():
             torch.abs(theta.to(self._dtype), out=work[name])
-        return self._groups.pool(work) if self._groups else work
+        return self._structure.scored(work)
 
     def _tell_once_over(self) -> None:
         if not self._is_over:

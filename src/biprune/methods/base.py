@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import math
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
-import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_whole
-from biprune.core.groups import Groups
 from biprune.core.masked import Rows
 from biprune.core.masks import Masks
-from biprune.core.parameters import Patterns, parameter_names, prunable
-from biprune.core.selection import Selector, check_reachable, check_sparsity, select_units
+from biprune.core.parameters import Patterns, prunable
+from biprune.core.selection import Selector, check_sparsity, select_units
 from biprune.core.structure import Structure
 from biprune.training.batches import Batch
 from biprune.training.checkpoint import State, load_tensors_
@@ -83,29 +81,26 @@ class Target:
 
     def weights(self, model: nn.Module) -> dict[str, nn.Parameter]:
         """The prunable tensors of `model`."""
-        if isinstance(self.structure, Groups):
-            parameters = parameter_names(model)
-            return {name: parameters[name] for name in self.structure.tensors}
         return prunable(
             model, self.structure, include=self.include, exclude=self.exclude, found=self.found
         )
 
     def scored_rows(self, model: nn.Module, *, dead: bool) -> Rows | None:
         """The rows whose scores stand still while they keep nothing; None if all are scored."""
-        return None if dead or not self.structure.has_rows else Rows(model, self.found)
+        return None if dead or self.structure.spans_tensors else Rows(model, self.found)
 
     def check(self, model: nn.Module) -> None:
         """Refuse what cannot be reached on `model`, before anything is trained."""
         check_sparsity(self.sparsity)
         sizes = self.structure.num_units(self.weights(model))
-        check_reachable(self.sparsity, sizes, self.structure, allow_empty=self.allow_empty)
+        self.structure.check_reachable(self.sparsity, sizes, allow_empty=self.allow_empty)
 
     def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
         """Masks at the target sparsity, or at another on the way to it."""
         return self.selector()(scores, self.sparsity if sparsity is None else sparsity)
 
     def selector(self, weights: Mapping[str, Tensor] | None = None) -> Selector:
-        """What selects again and again as a run goes on; given `weights`, by scores of units."""
+        """What selects again and again as a run goes on; given `weights`, by learned scores."""
         return Selector(self.structure, self.allow_empty, weights)
 
     def select_units(
@@ -151,6 +146,7 @@ class Method(ABC):
     starts_from: ClassVar[Literal["dense", "init"]]
     retrains: ClassVar[bool]
     prunes: ClassVar[bool] = True
+    has_rounds: ClassVar[bool] = False  # its epochs are those of each of several rounds
     settings_version: ClassVar[int] = 1
 
     @abstractmethod
@@ -160,6 +156,11 @@ class Method(ABC):
     def scaled(self, epochs: int) -> Self:
         """The same method over another number of epochs, everything that counts epochs with it."""
         check_whole("epochs", epochs, at_least=1)
+        return self
+
+    def covering(self, sparsities: Iterable[float], below: float) -> Self:
+        """The same method, with tickets at those of `sparsities` that it passes on its way."""
+        del sparsities, below
         return self
 
     def data_passes(self, sparsity: float) -> float:
@@ -286,15 +287,3 @@ def mask_record(masks: Masks, before: Masks) -> Record:
 def magnitudes(weights: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
     """|theta| as scores, sharing no storage with the weights."""
     return {name: weight.detach().abs() for name, weight in weights.items()}
-
-
-def fan_in_bound(weight: Tensor) -> float:
-    """sqrt(6 / fan_in): the bound of Kaiming's uniform initialization."""
-    fan_in = weight[0].numel()
-    return math.sqrt(6.0 / fan_in)
-
-
-def scaled_to_bound(weight: Tensor) -> Tensor:
-    """A copy whose largest magnitude is sqrt(6 / fan_in): Hydra's scaling of a layer's scores."""
-    largest = weight.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
-    return weight * (fan_in_bound(weight) / largest)

@@ -45,7 +45,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_choice, check_positive, check_rate, check_whole
-from biprune.core.groups import Groups
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
 from biprune.methods.levels import BatchScheme, Levels, LevelsAlgorithm
 from biprune.training.batches import Batch
@@ -88,7 +87,7 @@ class BiPLevels(Levels):
     """The two steps of BiP; call each after a backward at the weights as they are."""
 
     def __init__(self, model: nn.Module, target: Target, method: BiP, **options: Any) -> None:
-        if isinstance(target.structure, Groups):  # whose scores are of many weights each
+        if target.structure.spans_tensors:  # whose scores are of many weights each
             check_choice("form", method.form, ("binary", "coupled"))
         decay = method.gamma if method.form == "coupled" else None
         super().__init__(model, target, method, theta_decay=decay, **options)

@@ -35,8 +35,9 @@ from torch import Tensor, nn
 from biprune.core.checks import check_choice, check_part, check_rate, check_whole
 from biprune.core.layout import side_by_side
 from biprune.core.structure import Structure
-from biprune.methods.base import Target, fan_in_bound, magnitudes, scaled_to_bound
+from biprune.methods.base import Target, magnitudes
 from biprune.methods.bip import BiP, BiPAlgorithm, BiPLevels
+from biprune.methods.hydra import fan_in_bound, scaled_to_bound
 from biprune.methods.levels import rotated
 from biprune.training.batches import Batch
 from biprune.training.loop import Setup
@@ -119,8 +120,8 @@ class BiPPlusLevels(BiPLevels):
         """The scores, or |theta| + scores in memory of its own, which is not kept."""
         if not self.method.follow_weights:
             return self.scores
-        if self._groups:
-            pooled = self._groups.pool({name: theta.abs() for name, theta in self.theta.items()})
+        if groups := self._structure.coupled:
+            pooled = groups.pool({name: theta.abs() for name, theta in self.theta.items()})
             return {name: score + pooled[name] for name, score in self.scores.items()}
         ranked = side_by_side(self.theta)
         for name, score in self.scores.items():

@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_choice, check_rate, check_whole
-from biprune.core.groups import Groups
 from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import norm_parameters
@@ -201,11 +200,11 @@ def find_gammas(scoring: Scoring, structure: Structure) -> Gates:
 
     One forward pass for filters.
     """
-    if isinstance(structure, Groups):
+    if structure.spans_tensors:
         gammas = group_gammas(scoring, structure)
         _check_comparable(gammas, structure.num_units({}).keys(), structure)
         return gammas
-    if structure.name != "filter":
+    if structure.dim != 0:
         return {}
     setup = scoring.setup
     with forked_rng(setup.batches):
@@ -219,7 +218,7 @@ def find_gammas(scoring: Scoring, structure: Structure) -> Gates:
     return gammas
 
 
-def group_gammas(scoring: Scoring, structure: Groups) -> Gates:
+def group_gammas(scoring: Scoring, structure: Structure) -> Gates:
     """The weights of norms among the gates of each group; groups without any are left out."""
     norms = {id(p) for p in norm_parameters(scoring.model)}
     gates = gated_parameters(scoring.model, scoring.weights, structure, lambda: None)

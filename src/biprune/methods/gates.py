@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch.nn.modules.batchnorm import _NormBase
 from torch.nn.modules.conv import _ConvNd
 
-from biprune.core.groups import Groups, Slice
+from biprune.core.groups import Slice
 from biprune.core.parameters import unwrap
 from biprune.core.structure import Structure
 from biprune.training.batches import evaluation_mode
@@ -57,10 +57,10 @@ def gated_parameters(
     For filters one call of `forward`, which must run `model`, finds the norms; their parameters
     are made trainable, so `model` must be a copy.
     """
-    if isinstance(structure, Groups):
-        groups = structure.groups
+    if coupled := structure.coupled:
+        groups = coupled.groups
         return {g.name: [Gate(weights[part.tensor], part) for part in g.gates] for g in groups}
-    if structure.name != "filter":
+    if structure.dim != 0:
         return {name: [Gate(weight)] for name, weight in weights.items()}
     owners = convolutions(model, weights)
     norms = following_norms(model, forward)

@@ -19,6 +19,7 @@ behind such a row makes its gradient explode (`score_dead_rows` learns them too)
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -37,7 +38,6 @@ from biprune.methods.base import (
     Target,
     TrainingMethod,
     retrain_,
-    scaled_to_bound,
 )
 from biprune.training.batches import device_of
 from biprune.training.loop import Record, Setup, fit
@@ -153,3 +153,15 @@ class HydraAlgorithm(PruningAlgorithm):
     def _select(self) -> Masks:
         scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
         return self._selector(scores, self._sparsity)
+
+
+def fan_in_bound(weight: Tensor) -> float:
+    """sqrt(6 / fan_in): the bound of Kaiming's uniform initialization."""
+    fan_in = weight[0].numel()
+    return math.sqrt(6.0 / fan_in)
+
+
+def scaled_to_bound(weight: Tensor) -> Tensor:
+    """A copy whose largest magnitude is sqrt(6 / fan_in): Hydra's scaling of a layer's scores."""
+    largest = weight.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
+    return weight * (fan_in_bound(weight) / largest)

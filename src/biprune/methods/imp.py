@@ -15,9 +15,9 @@ Filters and channels are ours: the same fraction of every layer by L2 norm, on t
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal
+from typing import ClassVar, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -44,6 +44,7 @@ class IMP(TrainingMethod):
     citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
     retrains: ClassVar[bool] = True
+    has_rounds: ClassVar[bool] = True
 
     rate: float = 0.2
     rounds: int | None = None
@@ -65,6 +66,13 @@ class IMP(TrainingMethod):
             check_sparsity(stop)
         if self.rewind_epoch is not None and not self.rewind:
             raise ValueError("`rewind_epoch` is given, but `rewind` is False.")
+
+    def covering(self, sparsities: Iterable[float], below: float) -> Self:
+        """Stop at each of `sparsities`, unless the rounds are fixed."""
+        if self.rounds is not None:
+            return self
+        stops = {stop for stop in (*sparsities, *self.stops) if stop < below}
+        return replace(self, stops=tuple(sorted(stops)))
 
     def data_passes(self, sparsity: float) -> float:
         """A retraining each round."""

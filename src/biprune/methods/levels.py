@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor, nn
 
-from biprune.core.groups import Groups
 from biprune.core.layout import side_by_side
 from biprune.core.masks import Masks
 from biprune.core.selection import check_sparsity
@@ -65,9 +64,9 @@ class Levels(ABC):
         self.redraws = True
         weights = target.weights(model)
         scores = magnitudes(weights) if scores is None else scores
-        self._groups = target.structure if isinstance(target.structure, Groups) else None
-        self.scores = side_by_side(self._groups.pool(scores) if self._groups else scores)
-        self._select = target.selector(weights if self._groups else None)
+        self._structure = target.structure
+        self.scores = side_by_side(self._structure.scored(scores))
+        self._select = target.selector(weights)
         masks = self._select(self.scores, self.sparsity)
         self._rows = target.scored_rows(model, dead=method.score_dead_rows)
         options = {"momentum": method.momentum, "nesterov": method.nesterov, **lower}
@@ -180,8 +179,8 @@ class Levels(ABC):
 
     def _move_scores(self, gradients: dict[str, Tensor]) -> None:
         """Step the scores by dl/dm, whose memory is free afterwards: `gradients` is emptied."""
-        if self._groups:
-            gradients = self._groups.add_up_gates(gradients)
+        if groups := self._structure.coupled:
+            gradients = groups.add_up_gates(gradients)
         for name in list(gradients):
             self.scores[name].grad = gradients.pop(name)
         self.upper.step()

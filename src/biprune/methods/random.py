@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from biprune.core.masks import Masks
-from biprune.core.selection import is_budgeted, num_kept
+from biprune.core.structure import num_kept
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Outcome, Start, Target
 from biprune.training.batches import device_of
@@ -51,7 +51,7 @@ class Random(AtInit):
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """As drawn; with `like` the counts are its own, whatever the scope."""
         if self.like is not None:
-            if is_budgeted(target.structure):
+            if (groups := target.structure.coupled) and groups.is_budgeted:
                 raise ValueError(
                     "`like` goes by counts of units, a `budget` or `round_to` by what they cost. "
                     "Prune with the `sparsity` of units alone, or without `like`."

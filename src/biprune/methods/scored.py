@@ -47,7 +47,7 @@ class MovementRule(Rule):
     name = "movement"
 
     def _prepare(self) -> None:
-        like = self._groups.pool(self.theta) if self._groups else self.theta
+        like = self._structure.scored(self.theta)
         zeros = {name: torch.zeros_like(t, dtype=self._dtype) for name, t in like.items()}
         self.scores = side_by_side(zeros)
 
@@ -81,7 +81,7 @@ class MovementRule(Rule):
             else:
                 self._product(name, gradient, stepped[name].scale, out=product)
         self._silence(work)
-        return self._groups.add_up_gates(work) if self._groups else work
+        return groups.add_up_gates(work) if (groups := self._structure.coupled) else work
 
     def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
         """d/dm of one tensor, of a gradient that is still `scale` times as large."""
@@ -102,8 +102,8 @@ class MovementRule(Rule):
 
     def _rates(self, stepped: Mapping[str, Stepped]) -> dict[str, float]:
         """r by the name of a score; of a group that of the first tensor."""
-        if self._groups:
-            return {g.name: stepped[g.slices[0].tensor].rate for g in self._groups.groups}
+        if coupled := self._structure.coupled:
+            return {g.name: stepped[g.slices[0].tensor].rate for g in coupled.groups}
         return {name: each.rate for name, each in stepped.items()}
 
 
@@ -123,7 +123,7 @@ class BiPPlusRule(MovementRule):
 
     def _silence(self, products: Values) -> None:
         super()._silence(products)
-        if not self.target.structure.has_single_weights:
+        if not self._structure.has_single_weights:
             for name, product in products.items():
                 where_kept(self.masks[name], product, out=product)
 

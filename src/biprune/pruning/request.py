@@ -14,7 +14,7 @@ from biprune.core.checks import check_whole
 from biprune.core.groups import Measure
 from biprune.core.parameters import Patterns, not_in_blocks, num_weights, prunable, unexplained
 from biprune.core.selection import check_sparsity
-from biprune.core.structure import Blocks, Scope, Structure, check_structure, get_structure
+from biprune.core.structure import Scope, Structure, get_structure
 from biprune.core.uses import product_weights
 from biprune.data import Dataset
 from biprune.methods.base import Target
@@ -49,14 +49,14 @@ class Request:
 
     def __post_init__(self) -> None:
         check_whole("round_to", self.round_to, at_least=1)
-        check_structure(self.structure, self.scope)
-        if self.structure == "group" and self.allow_empty:
+        units = get_structure(self.structure, self.scope)
+        if units.spans_tensors and self.allow_empty:
             raise ValueError(
                 "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
                 "built."
             )
         check_attention(self.attention)
-        if self.structure != "group" and self._of_groups:
+        if self._of_groups and not units.spans_tensors:
             raise ValueError(
                 f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "
                 f'is known for structure="group" alone, got structure={self.structure!r}.'
@@ -93,16 +93,16 @@ class Request:
         """The fraction to remove, of units or of what is measured."""
         if self.budget is not None:
             return self._over_budget()
-        pattern = get_structure(self.structure) if self.structure != "group" else None
-        if isinstance(pattern, Blocks):
-            if self.sparsity not in (None, pattern.sparsity):
+        units = get_structure(self.structure)
+        if units.sparsity is not None:
+            if self.sparsity not in (None, units.sparsity):
                 raise ValueError(
-                    f"The structure {pattern.name!r} removes {pattern.sparsity:g} of the weights: "
+                    f"The structure {units.name!r} removes {units.sparsity:g} of the weights: "
                     f"leave `sparsity` out, got {self.sparsity!r}."
                 )
-            return pattern.sparsity
+            return units.sparsity
         if self.sparsity is None:
-            also = ', or a `budget` such as {"macs": 0.5}' if self.structure == "group" else ""
+            also = ', or a `budget` such as {"macs": 0.5}' if units.spans_tensors else ""
             raise ValueError(f"Say how much to prune: `sparsity`, in [0, 1){also}.")
         check_sparsity(self.sparsity)
         return self.sparsity
@@ -139,8 +139,12 @@ class Request:
         Weights outside of known layers are found by `run`, which must run `model`.
         """
         refuse_meta(model)
-        found = self._found_by_use(model, run)
-        structure, left_out = self._structure(model, example_input, found)
+        units = get_structure(self.structure, self.scope)
+        found = self._found_by_use(model, units, run)
+        if units.spans_tensors:
+            structure, left_out = self._groups(model, units, example_input)
+        else:
+            structure, left_out = units, self._undivided(model, units, found)
         target = Target(
             self.removed, structure, self.include, self.exclude, self.allow_empty, found
         )
@@ -153,13 +157,10 @@ class Request:
         return Found(target, left_out)
 
     def _found_by_use(
-        self, model: nn.Module, run: Callable[[], object] | None
+        self, model: nn.Module, units: Structure, run: Callable[[], object] | None
     ) -> dict[str, tuple[int, ...]]:
-        if self.structure == "group" or run is None:
-            return {}
-        structure = get_structure(self.structure, self.scope)
-        unknown = unexplained(model, structure) if structure.dim is None else []
-        if not unknown:
+        unknown = unexplained(model, units) if units.has_single_weights else []
+        if run is None or not unknown:
             return {}
         try:
             with evaluation_mode(model):
@@ -168,15 +169,9 @@ class Request:
             return {}
         return {name: used[name] for name in unknown if name in used}
 
-    def _structure(
-        self,
-        model: nn.Module,
-        example_input: Inputs | None,
-        found: Mapping[str, tuple[int, ...]],
+    def _groups(
+        self, model: nn.Module, units: Structure, example_input: Inputs | None
     ) -> tuple[Structure, dict[str, str]]:
-        if self.structure != "group":
-            structure = get_structure(self.structure, self.scope)
-            return structure, self._undivided(model, structure, found)
         from biprune.structured.find import group_structure
 
         if example_input is None:
@@ -187,7 +182,7 @@ class Request:
         return group_structure(
             model,
             example_input,
-            scope=self.scope or "layer",
+            scope=units.scope,
             measure=self.measure,
             round_to=self.round_to,
             include=self.include,
@@ -200,14 +195,14 @@ class Request:
         self, model: nn.Module, structure: Structure, found: Mapping[str, tuple[int, ...]]
     ) -> dict[str, str]:
         """The weights that stay dense because n:m does not divide them."""
-        if not isinstance(structure, Blocks):
+        if structure.block is None:
             return {}
         chosen = {"include": self.include, "exclude": self.exclude}
         weights = prunable(model, get_structure("weight"), found=found, **chosen)
         return {
             name: reason
             for name, weight in weights.items()
-            if (reason := not_in_blocks(model, weight, structure, found.get(name)))
+            if (reason := not_in_blocks(model, weight, structure.block, found.get(name)))
         }
 
 

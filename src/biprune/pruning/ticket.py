@@ -135,8 +135,8 @@ class Ticket:
 
         inputs = self.example_input(2) if example_input is None else example_input
         structure, model = self.masks.structure, unwrap(self.model)
-        is_grouped = isinstance(structure, Groups)
-        found = Coupling(structure.groups, self.left_out) if is_grouped else None
+        coupled = structure.coupled
+        found = Coupling(coupled.groups, self.left_out) if coupled else None
         return shrink(model, found, inputs)
 
     def to_semi_structured(self) -> nn.Module:
@@ -161,7 +161,7 @@ class Ticket:
 
         inputs = self.example_input(2) if example_input is None else example_input
         if shrink is None:
-            shrink = isinstance(self.masks.structure, Groups)
+            shrink = self.masks.structure.spans_tensors
         return export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
 
     def save(self, folder: Path | str) -> Path:
@@ -181,7 +181,7 @@ class Ticket:
             "layers": {name: list(mask.shape) for name, mask in self.masks.items()},
             "structure": structure.name,
             "scope": structure.scope,
-            "groups": structure.to_json() if isinstance(structure, Groups) else None,
+            "groups": structure.coupled and structure.coupled.to_json(),
             "cost": asdict(self.cost),
             "num_weights": num_weights(self.model),
             **{name: getattr(self, name) for name in PLAIN_FIELDS},
@@ -262,9 +262,8 @@ def saved_masks(
     check_ticket(metadata, folder)
     groups, scope, layers = metadata["groups"], metadata["scope"], metadata["layers"]
     with whole(folder):
-        if groups is None:
-            structure = get_structure(metadata["structure"], scope)
-        else:
+        structure = get_structure(metadata["structure"], scope)
+        if structure.spans_tensors:
             structure = Groups.from_json(groups, scope, layers)
         return Masks(unpack_masks(tensors, layers), structure)
 

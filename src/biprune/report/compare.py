@@ -63,6 +63,7 @@ def compare(
     store: Path | str = "runs/store",
     root: Path | str | None = None,
     workers: int = 1,
+    device: str = "cpu",
     progress: Callable[[RunSpec, Event], None] | None = None,
 ) -> CompareResult:
     """Run every method at every sparsity, structure and seed, but for what `store` already has.
@@ -83,26 +84,56 @@ def compare(
     ...     sorted(record.spec.method for record in result.records)
     ['gmp', 'omp', 'train']
     """
-    check_model(model, model_options or {})
-    name, options, root = _data_of(data, data_options, root)
-    specs = grid(
-        with_rival(DEFAULT if methods is None else methods),
-        model=model,
-        data=name,
+    specs, runner = runs_of(
+        methods,
+        data,
+        model,
         sparsities=sparsities,
         seeds=seeds,
         structures=structures,
         passes=passes,
         dense=dense,
         model_options=model_options,
-        data_options=options,
+        data_options=data_options,
+        store=store,
+        root=root,
+        device=device,
+        progress=progress,
     )
-    verify = data.options["verify"] if isinstance(data, Dataset) else True
-    runner = Runner(Store(store), root=root, verify=verify, progress=progress)
-    runner.check_data(specs)
     for _ in sweep(specs, runner, workers=workers):
         pass
     return CompareResult(specs, runner.store)
+
+
+def runs_of(
+    methods: Iterable[str | Method] | None,
+    data: str | Dataset,
+    model: str,
+    *,
+    store: Path | str,
+    root: Path | str | None,
+    device: str,
+    model_options: Mapping[str, Any] | None,
+    data_options: Mapping[str, Any] | None,
+    progress: Callable[[RunSpec, Event], None] | None = None,
+    **options: Any,
+) -> tuple[list[RunSpec], Runner]:
+    """What `compare` runs, checked before anything is run, and what runs it."""
+    check_model(model, model_options or {})
+    name, data_options, root = _data_of(data, data_options, root)
+    chosen = with_rival(DEFAULT if methods is None else methods)
+    specs = grid(
+        chosen,
+        model=model,
+        data=name,
+        model_options=model_options,
+        data_options=data_options,
+        **options,
+    )
+    verify = data.options["verify"] if isinstance(data, Dataset) else True
+    runner = Runner(Store(store), root=root, verify=verify, device=device, progress=progress)
+    runner.check_data(specs)
+    return specs, runner
 
 
 def with_rival(methods: Iterable[str | Method]) -> list[Method]:

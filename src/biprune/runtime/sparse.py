@@ -10,7 +10,6 @@ from torch import Tensor, nn
 
 from biprune.core.masks import Masks
 from biprune.core.parameters import unwrap
-from biprune.core.structure import Blocks
 from biprune.training.batches import device_of
 
 
@@ -75,7 +74,7 @@ def to_semi_structured(model: nn.Module, masks: Masks) -> nn.Module:
     float16 and bfloat16, so convolutions stay dense tensors with zeros.
     """
     structure = masks.structure
-    if not isinstance(structure, Blocks) or (structure.kept, structure.size) != (2, 4):
+    if structure.name != "2:4":
         raise ValueError(
             "Semi-structured weights are those of structure '2:4', got a ticket of structure "
             f"{structure.name!r}."
