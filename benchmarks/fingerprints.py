@@ -59,13 +59,19 @@ def fingerprints() -> Iterator[tuple[str, str]]:
     batches = list(zip(images, labels, strict=True))
     for make in (convolutions, Attention):
         torch.manual_seed(0)
-        dense = biprune.train(make(), batches, epochs=2, lr=0.05)
+        dense = biprune.train(make(), batches, epochs=2, optimizer="sgd", lr=0.05)
         for method in biprune.METHODS:
             for structure in STRUCTURES:
                 amount = {} if structure == "2:4" else {"sparsity": 0.5}
                 try:
                     ticket = biprune.prune(
-                        dense, batches, method, structure=structure, epochs=2, **amount
+                        dense,
+                        batches,
+                        method,
+                        structure=structure,
+                        epochs=2,
+                        optimizer="sgd",
+                        **amount,
                     )
                     found = digest([dict(ticket.masks), ticket.model.state_dict()])[:24]
                 except ValueError as error:

@@ -3,9 +3,9 @@
 python benchmarks/step_cost.py --models resnet18 --batch 64
 
 The dense step is a minimal loop in plain PyTorch, run before and after each of the others. An
-iteration of BiP as published makes two passes on two batches, so 2.0 is its limit; one pass for
-both levels has the limit 1.0, and so has `bip`, our default, which makes one. "attach" and "hold"
-are that dense loop with a pruner or a holder attached; of a transformer by AdamW, too.
+iteration of `bip` makes two passes on two batches, so 2.0 is its limit; `bip-plus` makes one pass
+for both levels and has the limit 1.0. "attach" and "hold" are that dense loop with a pruner or a
+holder attached; of a transformer by AdamW, too.
 """
 
 from __future__ import annotations

@@ -2,7 +2,7 @@
 
 python benchmarks/step_parts.py --model resnet18
 
-The parts of one-pass BiP's step, of which the pass itself, forward and backward, is what a dense
+The parts of a step of `bip-plus`, of which the pass itself, forward and backward, is what a dense
 step needs too. Selecting less often than every step could save no more than the selection's share.
 """
 
@@ -17,19 +17,19 @@ from typing import Any
 import torch
 
 import biprune
-from biprune.core.masked import Masked
 from biprune.core.selection import Selector
+from biprune.methods.attached import Rule
 from biprune.training.loop import Passes
+from biprune.training.optimizers import SGD
 from biprune.training.process import keep_freed_memory
-from biprune.training.sgd import MaskedSGD
-from steps import new_model, one_pass_step, random_batches
+from steps import default_step, new_model, random_batches
 from timing import parser, report
 
 PARTS: dict[str, tuple[type, str]] = {
     "forward and backward": (Passes, "__call__"),
-    "SGD of theta and the dense rest": (MaskedSGD, "apply"),
+    "SGD": (SGD, "_step_group"),
     "selection": (Selector, "__call__"),
-    "writing z": (Masked, "write"),
+    "writing z": (Rule, "_write"),
 }
 
 
@@ -41,7 +41,7 @@ def main() -> None:
     options = options.parse_args()
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the command line does; else chance decides who pays for fresh pages
-    step = one_pass_step(new_model(options.model), random_batches(options.batch))
+    step = default_step(new_model(options.model), random_batches(options.batch))
     step()
     seconds: dict[str, list[float]] = defaultdict(list)
     for part, (owner, name) in PARTS.items():
@@ -51,7 +51,7 @@ def main() -> None:
         step()
     medians = {part: median(values) for part, values in seconds.items()}
     whole = medians.pop("whole step")
-    medians["masking, scores and the rest"] = whole - sum(medians.values())
+    medians["theta, scores and the rest"] = whole - sum(medians.values())
     rows = [
         {"part": part, "ms": 1000 * value, "% of the step": 100 * value / whole}
         for part, value in medians.items()

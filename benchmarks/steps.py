@@ -11,14 +11,15 @@ from torch.nn.functional import cross_entropy
 import biprune
 from biprune.core.structure import get_structure
 from biprune.methods.base import Start, Target, magnitudes
-from biprune.methods.bip import BiPAlgorithm
-from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.methods.hydra import HydraAlgorithm
+from biprune.methods.moving import MaskTraining, MovingMask
 from biprune.training.batches import classification_loss
 from biprune.training.copying import copy_model
-from biprune.training.loop import Algorithm, Passes, Setup
+from biprune.training.loop import Algorithm, Passes
+from biprune.training.recipes import Recipe
 from biprune.training.schedule import Moment
-from biprune.training.train import PlainSGD, Recipe
+from biprune.training.setup import Setup
+from biprune.training.train import PlainTraining
 
 Step = Callable[[], object]
 Batches = Sequence[tuple[Tensor, Tensor]]
@@ -104,17 +105,12 @@ def loop_step(model: nn.Module, batches: Batches, optimizer: torch.optim.Optimiz
 
 def bip_step(model: nn.Module, batches: Batches) -> Step:
     """As published: two passes on two batches, as `prune` runs it."""
-    return _bip(biprune.BiP(), model, batches)
-
-
-def one_pass_step(model: nn.Module, batches: Batches) -> Step:
-    """One pass for both levels, else as published."""
-    return _bip(biprune.BiPPlus(**{**AS_PUBLISHED, "passes": 1}), model, batches)
+    return _moving(biprune.BiP(), model, batches)
 
 
 def default_step(model: nn.Module, batches: Batches) -> Step:
     """Our default, as `prune` runs it; behind the ramp, at the sparsity of the others."""
-    return _bip(biprune.BiPPlus(), model, batches, epoch=EPOCHS - 1)
+    return _moving(biprune.BiPPlus(ramp=1e-6), model, batches)
 
 
 def hydra_step(model: nn.Module, batches: Batches) -> Step:
@@ -125,13 +121,12 @@ def hydra_step(model: nn.Module, batches: Batches) -> Step:
 def imp_step(model: nn.Module, batches: Batches) -> Step:
     """A step of IMP's retraining, under its mask."""
     masks = TARGET.select(magnitudes(TARGET.weights(model)))
-    return _driven(model, batches, lambda start, _: PlainSGD(start.model, Recipe(), masks))
+    return _driven(model, batches, lambda start, setup: PlainTraining(start.model, Recipe(), setup, masks))
 
 
 STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {
     "dense": dense_step,
     "bip": bip_step,
-    "bip, one pass": one_pass_step,
     "bip-plus": default_step,
     "hydra": hydra_step,
     "imp": imp_step,
@@ -142,23 +137,20 @@ EPOCHS = 10  # of the run that a step is taken from
 TARGET = Target(SPARSITY, get_structure("weight"))
 
 
-def _bip(method: biprune.BiP, model: nn.Module, batches: Batches, *, epoch: int = 0) -> Step:
-    def make(start: Start, setup: Setup) -> BiPAlgorithm:
-        return method.algorithm(method, start.model, setup, TARGET)
-
-    return _driven(model, batches, make, epoch=epoch)
+def _moving(method: MovingMask, model: nn.Module, batches: Batches) -> Step:
+    """Of a run so long that it is not over however often the step is called."""
+    method = method.scaled(10**6)
+    return _driven(model, batches, lambda start, s: MaskTraining(method, start.model, s, TARGET))
 
 
 def _driven(
     model: nn.Module,
     batches: Batches,
     make: Callable[[Start, Setup], Algorithm],
-    *,
-    epoch: int = 0,
 ) -> Step:
     setup = Setup(batches, classification_loss)
     algorithm = make(Start(model), setup)
     passes = Passes(model, setup)
     group = next(iter(algorithm.groups(batches, len(batches))))
-    now = Moment(epoch, 0, EPOCHS, len(batches))
+    now = Moment(0, 0, EPOCHS, len(batches))
     return lambda: algorithm.step(passes, group, now)

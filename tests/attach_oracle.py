@@ -53,26 +53,49 @@ class Reference:
         """One step, with the gradients of a backward in the model."""
         number = self.done + 1
         upper = self.method == "bip" and number % 2 == 0
-        gradients = [w.grad.detach().clone().double() for w in self.weights]
-        if not upper:
-            for optimizer in self.optimizers:
-                optimizer.step()
-        for theta, weight, mask in zip(self.theta, self.weights, self.masks, strict=True):
-            theta[mask] = weight.detach()[mask]
+        gradients = [w.grad.detach().clone() for w in self.weights]
+        self.step_optimizers("nothing" if upper and number <= self.steps else self.moves)
+        for weight, gradient in zip(self.weights, gradients, strict=True):
+            weight.grad = gradient
         if number > self.steps:
             return self.write()
-        if self.method == "bip" and not upper:
-            self.decay()
-        elif self.method != "gmp":
-            self.learn(gradients)
+        if upper or self.method in ("bip-plus", "movement"):
+            self.learn([gradient.double() for gradient in gradients])
         self.done = number
-        if upper or (self.method != "bip" and not self.settled()):
+        if upper or (self.method != "bip" and self.draws()):
             self.redraw()
         return self.write()
 
-    def settled(self) -> bool:
+    @property
+    def moves(self) -> str:
+        return "theta" if self.method in ("bip", "gmp") else "z"
+
+    @torch.no_grad()
+    def step_optimizers(self, what: str) -> None:
+        """Let them step theta by m * g, or z by g but for rows that keep nothing, or nothing."""
+        for i in range(len(self.weights)):
+            self.rate(i)
+        if what == "nothing":
+            return
+        for weight, theta, mask in zip(self.weights, self.theta, self.masks, strict=True):
+            if what == "theta":
+                weight.copy_(theta)
+                weight.grad[~mask] = 0.0
+            for row in range(len(mask)):
+                if not mask[row].any():
+                    weight.grad[row] = 0.0
+        for optimizer in self.optimizers:
+            optimizer.step()
+        for theta, weight, mask in zip(self.theta, self.weights, self.masks, strict=True):
+            kept = mask if what == "z" else torch.ones_like(mask)
+            theta[kept] = weight.detach()[kept]
+
+    def draws(self) -> bool:
+        end = max(1, round(RAMP * self.steps))
         is_fixed = self.method == "gmp" or self.structure in ("filter", "channel")
-        return is_fixed and self.done > max(1, round(RAMP * self.steps))
+        if self.done >= end and is_fixed:
+            return self.done == end
+        return self.method != "gmp" or self.done % 10 == 0 or self.done == end
 
     def learn(self, gradients: list[Tensor]) -> None:
         products = []
@@ -107,12 +130,6 @@ class Reference:
         group = self.group(i)
         self.peak[i] = max(self.peak[i], group["lr"], group.get("initial_lr", 0.0))
         return group["lr"] / self.peak[i]
-
-    def decay(self) -> None:
-        for i, (theta, mask) in enumerate(zip(self.theta, self.masks, strict=True)):
-            self.rate(i)
-            group = self.group(i)
-            theta[~mask] *= 1 - group["lr"] * group.get("weight_decay", 0.0)
 
     def sparsity(self) -> float:
         end = max(1, round(RAMP * self.steps))

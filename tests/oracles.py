@@ -43,11 +43,8 @@ class ReferenceBiP:
     """Algorithm A1 as printed: m and theta are autograd variables, SGD is written out.
 
     Unstructured or by filter or channel; the loss is `loss(logits, labels)` in train mode. Dense
-    parameters (norms, biases) move at the lower level. With `follow_weights`, which the paper does
-    not have, scores start at 0 and |theta| + scores is what is ranked; with `freeze_pruned`, not in
-    it either, only kept weights decay and have momentum, and without `score_pruned` only their
-    scores move. Without `score_dead_rows`, which the paper has, an output all of whose weights are
-    pruned gives their scores no gradient.
+    parameters (norms, biases) move at the lower level. Without `score_dead_rows`, which the paper
+    has, an output all of whose weights are pruned gives their scores no gradient.
     """
 
     def __init__(
@@ -62,23 +59,15 @@ class ReferenceBiP:
         momentum: float,
         weight_decay: float,
         implicit_gradient: bool = True,
-        follow_weights: bool = False,
         score_momentum: float | None = None,
-        nesterov: bool = False,
-        freeze_pruned: bool = False,
-        score_pruned: bool = True,
         score_dead_rows: bool = True,
     ) -> None:
         self.model = model
-        self.nesterov, self.freeze_pruned = nesterov, freeze_pruned
-        self.score_pruned, self.score_dead_rows = score_pruned, score_dead_rows
-        self.implicit_gradient, self.follow_weights = implicit_gradient, follow_weights
+        self.implicit_gradient, self.score_dead_rows = implicit_gradient, score_dead_rows
         state = {name: p.detach().clone() for name, p in model.named_parameters()}
         self.theta = {name: state[name] for name in prunable}
         self.dense = {name: value for name, value in state.items() if name not in self.theta}
         self.scores = {name: theta.abs() for name, theta in self.theta.items()}
-        if follow_weights:
-            self.scores = {name: torch.zeros_like(theta) for name, theta in self.theta.items()}
         self.momenta: dict[tuple[str, str], Tensor] = {}
         self.sparsity, self.dim = sparsity, dim
         self.lr, self.score_lr, self.gamma = lr, score_lr, gamma
@@ -101,16 +90,6 @@ class ReferenceBiP:
             moved = self.sgd("dense", n, t.detach(), t.grad, self.lr, self.weight_decay)
             self.dense[n] = moved
 
-    def both(self, batch: tuple) -> None:
-        """Each level steps from the same point, as if the other had not moved; then the mask."""
-        before = dict(self.theta), dict(self.dense)
-        self.lower(batch)
-        after = self.theta, self.dense
-        self.theta, self.dense = before
-        self.move_scores(batch)
-        self.theta, self.dense = after
-        self.threshold()
-
     def upper(self, batch: tuple) -> None:
         self.move_scores(batch)
         self.threshold()
@@ -126,8 +105,6 @@ class ReferenceBiP:
             gradient = m[n].grad
             if self.implicit_gradient:
                 gradient = gradient - z[n].grad * theta[n].grad / self.gamma
-            if not self.score_pruned:
-                gradient = self.mask[n] * gradient
             if not self.score_dead_rows:
                 alive = [float(row.any()) for row in self.mask[n]]
                 gradient = torch.stack([a * g for a, g in zip(alive, gradient, strict=True)])
@@ -137,19 +114,12 @@ class ReferenceBiP:
         assert g is not None
         g = g + wd * x
         buffer = self.momenta.get((kind, n), torch.zeros_like(x))
-        if kind == "theta" and self.freeze_pruned:
-            g, buffer = self.mask[n] * g, self.mask[n] * buffer
         momentum = self.score_momentum if kind == "m" else self.momentum
         buffer = self.momenta[kind, n] = momentum * buffer + g
-        if kind == "m" or not self.nesterov:
-            return x - lr * buffer
-        return x - lr * (g + momentum * buffer)
+        return x - lr * buffer
 
     def threshold(self) -> None:
-        ranked = self.scores
-        if self.follow_weights:
-            ranked = {n: theta.abs() + self.scores[n] for n, theta in self.theta.items()}
-        self.mask = self.best(ranked)
+        self.mask = self.best(self.scores)
 
     def best(self, ranked: dict[str, Tensor]) -> dict[str, Tensor]:
         """All weights compete; filters and channels within their layer, whose share is exact."""

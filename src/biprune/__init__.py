@@ -32,13 +32,13 @@ if TYPE_CHECKING:
         Hydra,
         Magnitude,
         Method,
+        Movement,
         ProsPr,
         Random,
         SynFlow,
     )
     from biprune.models import MODELS, create_model
     from biprune.pruning.attach import Holder, Pruner, attach, hold
-    from biprune.pruning.optimizer import BiPOptimizer, BiPPlusOptimizer
     from biprune.pruning.prune import prune
     from biprune.pruning.ticket import Ticket, load_ticket
     from biprune.report.compare import CompareResult, compare
@@ -47,7 +47,9 @@ if TYPE_CHECKING:
     from biprune.structured.find import find_groups
     from biprune.structured.grouping import Coupling
     from biprune.structured.shrink import shrink
-    from biprune.training.loop import Cost, Event
+    from biprune.training.loop import Cost
+    from biprune.training.objectives import Adversarial, Distill
+    from biprune.training.setup import Event
     from biprune.training.train import TrainResult, train
 
 __version__ = "0.1.0"
@@ -61,16 +63,16 @@ __all__ = [
     "OMP",
     "SNIP",
     "STRUCTURES",
+    "Adversarial",
     "BiP",
-    "BiPOptimizer",
     "BiPPlus",
-    "BiPPlusOptimizer",
     "Certificate",
     "CompareResult",
     "Cost",
     "Coupling",
     "Dataset",
     "Dense",
+    "Distill",
     "EarlyBird",
     "Event",
     "FineTune",
@@ -80,6 +82,7 @@ __all__ = [
     "Magnitude",
     "Masks",
     "Method",
+    "Movement",
     "ProsPr",
     "Pruner",
     "Random",
@@ -110,7 +113,9 @@ _NAMES_IN = {
     "files.dense": ("load_dense", "save_dense"),
     "runtime.profile": ("profile",),
     "files.small": ("load_small", "save_small"),
-    "training.loop": ("Cost", "Event"),
+    "training.loop": ("Cost",),
+    "training.objectives": ("Adversarial", "Distill"),
+    "training.setup": ("Event",),
     "core.masks": ("Masks",),
     "methods": (
         "GMP",
@@ -118,6 +123,7 @@ _NAMES_IN = {
         "METHODS",
         "OMP",
         "SNIP",
+        "Adversarial",
         "BiP",
         "BiPPlus",
         "Dense",
@@ -127,12 +133,12 @@ _NAMES_IN = {
         "Hydra",
         "Magnitude",
         "Method",
+        "Movement",
         "ProsPr",
         "Random",
         "SynFlow",
     ),
     "models": ("MODELS", "create_model"),
-    "pruning.optimizer": ("BiPOptimizer", "BiPPlusOptimizer"),
     "pruning.prune": ("prune",),
     "core.structure": ("STRUCTURES",),
     "structured.certificate": ("Certificate",),

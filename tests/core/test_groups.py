@@ -10,7 +10,7 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.core.selection import Selector
 from hand_groups import TwoGroups, rows, two_groups
-from levels import published
+from levels import Levels
 
 
 def weights() -> dict[str, torch.Tensor]:
@@ -123,7 +123,7 @@ def test_a_group_beyond_its_tensor_is_refused_before_it_takes_memory(places: lis
 def test_one_score_a_unit_moved_by_its_gates() -> None:
     torch.manual_seed(0)
     model = TwoGroups()
-    opt = published(model, 0.25, two_groups(), score_lr=0.5, momentum=0.0, gamma=2.0)
+    opt = Levels(model, 0.25, two_groups(), score_lr=0.5, momentum=0.0, gamma=2.0)
     before = {name: score.clone() for name, score in opt.scores.items()}
     theta = {name: value.clone() for name, value in opt.theta.items()}
     masks = dict(opt.masks)
@@ -144,13 +144,13 @@ def test_one_score_a_unit_moved_by_its_gates() -> None:
 
 def test_scores_of_groups_are_not_clamped() -> None:
     with pytest.raises(ValueError, match="`form` must be one of binary, coupled, got 'clamped'"):
-        published(TwoGroups(), 0.5, two_groups(), form="clamped")
+        Levels(TwoGroups(), 0.5, two_groups(), form="clamped")
 
 
 def test_a_pruned_unit_emits_exactly_zero_in_training() -> None:
     torch.manual_seed(0)
     model = TwoGroups()
-    opt = published(model, 0.5, two_groups())
+    opt = Levels(model, 0.5, two_groups())
     model(torch.randn(6, 3, 2, 2)).sum().backward()
     opt.lower_step()
     kept = opt.masks.structure.kept_units(opt.masks)["first.weight"]

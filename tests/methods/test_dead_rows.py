@@ -7,8 +7,9 @@ import torch
 from torch import Tensor, nn
 
 import biprune
+from biprune.core.masks import Masks
 from biprune.methods import get_method
-from levels import published
+from levels import Levels
 
 
 @pytest.fixture(scope="module")
@@ -18,16 +19,14 @@ def dense_digits() -> tuple[biprune.TrainResult, biprune.Dataset]:
     return biprune.train(model, data, epochs=6, seed=0), data
 
 
-@pytest.mark.parametrize(
-    ("name", "epochs", "sparsity"), [("bip-plus", 10, 0.98), ("bip", 5, 0.95), ("hydra", 10, 0.95)]
-)
+@pytest.mark.parametrize(("name", "epochs", "sparsity"), [("bip", 5, 0.95), ("hydra", 10, 0.95)])
 def test_high_sparsity_in_front_of_norms_is_learned(
     dense_digits: tuple[biprune.TrainResult, biprune.Dataset],
     name: str,
     epochs: int,
     sparsity: float,
 ) -> None:
-    """With scores of dead rows these runs end at 16, 59 and 19 %, without at 84, 88 and 93 %."""
+    """With scores of dead rows these runs end at 59 and 19 %, without at 88 and 93 %."""
     dense, data = dense_digits
     accuracies = {}
     for scored in (True, False):
@@ -45,10 +44,10 @@ def test_a_dead_row_in_front_of_a_norm_keeps_its_scores(structure: str) -> None:
     inputs = torch.randn(16, 8, generator=generator)
     shaped = inputs[..., None] if structure == "filter" else inputs
     labels = torch.randint(2, (16,), generator=generator)
-    optimizer = published(model, 0.5, structure, include="0.*", score_lr=1.0)
-    mask = optimizer.masks["0.weight"]
+    optimizer = Levels(model, 0.5, structure, include="0.*", score_lr=1.0)
+    mask = optimizer.masks["0.weight"].clone()
     mask[1], mask[2] = False, True
-    optimizer._masked.write()
+    optimizer.masks = Masks({**optimizer.masks, "0.weight": mask}, optimizer.masks.structure)
     before = optimizer.scores["0.weight"].clone()
     loss: Tensor = nn.functional.cross_entropy(model(shaped), labels)
     loss.backward()

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 import biprune
 from architectures import CLASSES, build, images
 from biprune.core.groups import Groups
-from biprune.methods.bip_plus import AS_PUBLISHED
+from biprune.methods.moving import MovingMask
 
 NAMES = ("residual", "dense", "inverted", "grouped", "flat", "squeeze", "torch_vit", "written_vit")
 
@@ -25,11 +25,11 @@ def batches(model: nn.Module) -> list[tuple[Tensor, Tensor]]:
 
 @pytest.mark.parametrize(
     "method",
-    [biprune.BiP(), biprune.BiPPlus(**{**AS_PUBLISHED, "passes": 1}), biprune.BiPPlus()],
-    ids=["two passes", "one pass", "default"],
+    [biprune.BiP(), biprune.BiPPlus(), biprune.BiPPlus(passes=2)],
+    ids=["bip", "bip-plus", "two passes"],
 )
 @pytest.mark.parametrize("name", NAMES)
-def test_what_bip_masks_is_what_goes(name: str, method: biprune.BiP) -> None:
+def test_what_bip_masks_is_what_goes(name: str, method: MovingMask) -> None:
     model = build(name)
     data = batches(model)
     chosen = replace(method.scaled(2), lr=0.05)
@@ -48,22 +48,25 @@ def test_what_bip_masks_is_what_goes(name: str, method: biprune.BiP) -> None:
 def test_the_scores_of_every_group_move(name: str) -> None:
     """By the sum of theta * g over the gates, which must not cancel out."""
     model = build(name).train()
-    optimizer = biprune.BiPOptimizer(
-        model, 0.5, "group", example_input=images(), score_lr=0.1, implicit_gradient=False
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    method = biprune.BiP(score_lr=0.1, implicit_gradient=False, score_momentum=0.0)
+    pruner = biprune.attach(
+        model, optimizer, 0.5, steps=4, method=method, structure="group", example_input=images()
     )
-    before = {group: scores.clone() for group, scores in optimizer.scores.items()}
+    optimizer.step()  # of the lower level, without a gradient
+    before = {group: scores.clone() for group, scores in pruner.state_dict()["scores"].items()}
     labels = torch.arange(16) % CLASSES
     nn.functional.cross_entropy(model(images(16)), labels).backward()
     gradients = {n: p.grad for n, p in model.named_parameters() if p.grad is not None}
-    products = {n: optimizer.theta[n] * gradients[n] for n in optimizer.theta}
-    optimizer.upper_step()
-    structure = optimizer.masks.structure
+    products = {name: theta * gradients[name] for name, theta in pruner.theta.items()}
+    optimizer.step()
+    scores, structure = pruner.state_dict()["scores"], pruner.masks.structure
     assert isinstance(structure, Groups)
     for group in structure.groups:
         parts = [part.of(products[part.tensor]) for part in group.gates]
         wanted = torch.cat(parts, dim=1).sum(dim=1)
         size = float(torch.cat(parts, dim=1).abs().sum())
-        moved = (before[group.name] - optimizer.scores[group.name]) / 0.1
+        moved = (before[group.name] - scores[group.name]) / 0.1
         torch.testing.assert_close(moved, wanted, rtol=1e-3, atol=1e-5)
         assert float(wanted.abs().sum()) > 0.01 * size > 0, group.name
 

@@ -7,8 +7,7 @@ all that either level of BiP needs. Pruned weights are selected away, never mult
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Mapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -41,34 +40,10 @@ class Masked:
         for name, weight in self.weights.items():
             where_kept(self.masks[name], self.theta[name], out=weight.data)
 
-    @contextmanager
-    def masked_gradients(self) -> Iterator[tuple[dict[str, Tensor], dict[str, Tensor]]]:
-        """g, and m * g in the memory of the weights, which hold z again afterwards.
-
-        A step rewrites z anyway, so its memory is free meanwhile: no step allocates a gradient.
-        """
-        gradients = self.gradients()
-        masked = {name: self.weights[name].data for name in gradients}
-        try:
-            for name, gradient in gradients.items():
-                where_kept(self.masks[name], gradient, out=masked[name])
-            yield gradients, masked
-        finally:  # also when interrupted: a gradient must not be left behind as a weight
-            self.write()
-
     def gradients(self) -> dict[str, Tensor]:
         """g = dl/dz after a backward, without the weights that the loss did not reach."""
-        gradients = {}
-        for name, weight in self.weights.items():
-            if weight.grad is None:
-                continue
-            if weight.grad.is_sparse:
-                raise ValueError(
-                    f"The gradient of {name!r} is sparse and cannot be pruned by. Build the "
-                    "embedding with sparse=False, or leave it out with `exclude`."
-                )
-            gradients[name] = weight.grad
-        return gradients
+        found = {name: dense_gradient(name, weight) for name, weight in self.weights.items()}
+        return {name: gradient for name, gradient in found.items() if gradient is not None}
 
 
 class Rows:
@@ -108,9 +83,30 @@ class Rows:
         return weight, [dim for dim in range(weight.ndim) if dim not in outputs]
 
 
+def dense_gradient(name: str, weight: nn.Parameter) -> Tensor | None:
+    """The gradient in a weight, if there is one; sparse ones are refused by name."""
+    if weight.grad is not None and weight.grad.is_sparse:
+        raise ValueError(
+            f"The gradient of {name!r} is sparse, and sparse gradients cannot be pruned by. Build "
+            "the embedding with sparse=False, or leave it out with `exclude`."
+        )
+    return weight.grad
+
+
 def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
     """m * values into `out`, which may be `values` itself; no memory is taken for it."""
     torch.where(mask, values, values.new_zeros(()), out=out)
+
+
+def masked_in(memory: Tensor, m: Tensor, g: Tensor) -> Tensor:
+    """m * g for a boolean m, in `memory`, whose content is lost, where that is of the type of g.
+
+    A step writes z anew anyway, so that the memory of z is free meanwhile.
+    """
+    if memory.dtype != g.dtype:
+        return torch.where(m, g, 0.0)
+    where_kept(m, g, out=memory)
+    return memory
 
 
 def apply_masks_(model: nn.Module, masks: Masks) -> None:

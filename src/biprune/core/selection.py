@@ -14,14 +14,14 @@ from biprune.core.ranking import Band, cut, is_host, top_k_mask
 from biprune.core.structure import Structure, num_kept
 
 
-def check_sparsity(sparsity: float) -> None:
+def check_sparsity(sparsity: float, argument: str = "sparsity") -> None:
     """Refuse what is not a removed fraction."""
     if not isinstance(sparsity, (int, float)):
-        raise TypeError(f"`sparsity` must be a number in [0, 1), got {sparsity!r}.")
+        raise TypeError(f"`{argument}` must be a number in [0, 1), got {sparsity!r}.")
     if 0 <= sparsity < 1:
         return
     hint = f" Did you mean {sparsity / 100:g}?" if 1 < sparsity < 100 else ""
-    raise ValueError(f"`sparsity` must be in [0, 1), got {sparsity:g}.{hint}")
+    raise ValueError(f"`{argument}` must be in [0, 1), got {sparsity:g}.{hint}")
 
 
 def check_kept(masks: Masks, sparsity: float, *, allow_empty: bool) -> None:

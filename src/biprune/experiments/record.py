@@ -6,7 +6,7 @@ import hashlib
 import inspect
 import json
 from collections.abc import Mapping
-from dataclasses import fields
+from dataclasses import asdict, fields
 from functools import cache, cached_property
 from types import MappingProxyType
 from typing import Any, Literal, Self
@@ -19,22 +19,10 @@ from biprune.core.structure import Scope
 from biprune.data import data_entry, load_data
 from biprune.methods import METHODS, Method, get_method
 from biprune.pruning.request import Request
-from biprune.training.train import Recipe, train
+from biprune.training.recipes import Recipe
 
 TRAIN = "train"  # the method of a dense run
 DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
-DENSE_OPTIONS = (
-    "epochs",
-    "lr",
-    "momentum",
-    "weight_decay",
-    "schedule",
-    "milestones",
-    "decay",
-    "warmup_epochs",
-    "nesterov",
-    "rewind_epochs",
-)
 
 
 class RunSpec(BaseModel):
@@ -72,7 +60,7 @@ class RunSpec(BaseModel):
         method = given.get("method", TRAIN)
         given["settings"] = _differing(given.get("settings"), _method_defaults(method))
         given["data_options"] = _data_options(given.get("data"), given.get("data_options"))
-        given["dense"] = _differing(given.get("dense"), _defaults_of(train, DENSE_OPTIONS))
+        given["dense"] = _differing(given.get("dense"), DENSE_DEFAULTS)
         return given
 
     @model_validator(mode="after")
@@ -111,7 +99,7 @@ class RunSpec(BaseModel):
         filled = {
             "settings": method,
             "data_options": {**_defaults_of(load_data, DATA_OPTIONS), **self.data_options},
-            "dense": {**_defaults_of(train, DENSE_OPTIONS), **self.dense},
+            "dense": {**DENSE_DEFAULTS, **self.dense},
         }
         return _plain({**self.model_dump(), **filled})
 
@@ -185,6 +173,10 @@ def _plain(value: Any) -> Any:
     """As JSON would give it back."""
     return json.loads(json.dumps(value))
 
+
+DENSE_DEFAULTS: Mapping[str, Any] = MappingProxyType(
+    {**_plain(asdict(Recipe())), "rewind_epochs": None}
+)
 
 # What reports show of a history; the rest is for people.
 MEASURES: dict[str, Any] = {

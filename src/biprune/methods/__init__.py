@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import fields, replace
 from difflib import get_close_matches
 from typing import Any
 
-from biprune.methods.base import Method
+from torch import nn
+
+from biprune.methods.base import Method, TrainingMethod
 from biprune.methods.bip import BiP
 from biprune.methods.bip_plus import BiPPlus
 from biprune.methods.dense import Dense
@@ -17,10 +19,12 @@ from biprune.methods.grasp import GraSP
 from biprune.methods.hydra import Hydra
 from biprune.methods.imp import IMP
 from biprune.methods.magnitude import OMP, FineTune, Magnitude
+from biprune.methods.movement import Movement
 from biprune.methods.prospr import ProsPr
 from biprune.methods.random import Random
 from biprune.methods.snip import SNIP
 from biprune.methods.synflow import SynFlow
+from biprune.training.recipes import settings_for
 
 METHODS: dict[str, type[Method]] = {
     "bip-plus": BiPPlus,
@@ -30,6 +34,7 @@ METHODS: dict[str, type[Method]] = {
     "magnitude": Magnitude,
     "finetune": FineTune,
     "gmp": GMP,
+    "movement": Movement,
     "hydra": Hydra,
     "grasp": GraSP,
     "snip": SNIP,
@@ -63,8 +68,63 @@ def get_method(
     known = [field.name for field in fields(METHODS[method])]
     if unknown := sorted(set(settings) - set(known)):
         raise TypeError(
-            f"The method {method!r} has no setting {', '.join(map(repr, unknown))}. "
-            f"Settings: {', '.join(known) or 'none'}."
+            f"The method {method!r} has no setting {', '.join(map(repr, unknown))}."
+            f"{_meant(unknown[0], known)} Settings: {', '.join(known) or 'none'}."
         )
     default = METHODS[method]()
     return replace(default if epochs is None else default.scaled(epochs), **settings)
+
+
+def suited(
+    method: str | Method,
+    model: nn.Module,
+    settings: Mapping[str, Any],
+    epochs: int | None,
+    optimizer: object,
+) -> Method:
+    """A method as `get_method` has it, trained by the `optimizer` that was asked for.
+
+    One by name trains a transformer by AdamW, unless that is said otherwise; an object says it all.
+    """
+    found = get_method(method, settings, epochs)
+    if isinstance(method, Method):
+        if isinstance(optimizer, str):
+            raise TypeError(
+                f"`optimizer` {optimizer!r} goes into the method object: "
+                f"{type(method).__name__}(optimizer={optimizer!r}, ...)."
+            )
+        return found
+    if not isinstance(found, TrainingMethod):
+        return found
+    return replace(found, **{**settings_for(optimizer, model, found.epochs), **settings})
+
+
+# What other libraries call our keywords.
+_ELSEWHERE = {
+    "learning_rate": "lr",
+    "num_epochs": "epochs",
+    "max_steps": "steps",
+    "target_sparsity": "sparsity",
+    "amount": "sparsity",
+    "wd": "weight_decay",
+    "scheduler": "lr_schedule",
+    "lr_scheduler": "lr_schedule",
+    "max_grad_norm": "clip_grad",
+    "clip": "clip_grad",
+    "gradient_accumulation_steps": "accumulate",
+    "accumulate_grad_batches": "accumulate",
+    "amp": "autocast",
+    "bf16": "autocast",
+    "criterion": "loss",
+    "loss_fn": "loss",
+    "teacher": "distill",
+    "ignored_layers": "exclude",
+    "train_loader": "data",
+}
+
+
+def _meant(unknown: str, known: Sequence[str]) -> str:
+    """The keyword that was likely meant, as a sentence to add."""
+    close = get_close_matches(unknown, [*known, *_ELSEWHERE.values()], n=1, cutoff=0.75)
+    meant = _ELSEWHERE.get(unknown) or next(iter(close), None)
+    return f" Did you mean `{meant}`?" if meant else ""

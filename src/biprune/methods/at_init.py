@@ -29,8 +29,9 @@ from biprune.training.batches import (
     num_samples,
     to_device,
 )
-from biprune.training.loop import Cost, Setup, train_mode_
+from biprune.training.loop import Cost, train_mode_
 from biprune.training.seeding import DRAWS, derive_seed, forked_rng, seed_all
+from biprune.training.setup import Setup
 
 
 def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:

@@ -1,14 +1,15 @@
-"""Masks that move while an optimizer of the user's trains the weights.
+"""The engine of every method whose mask moves while the weights train.
 
-Between steps the weights p hold z = m * theta, so that every gradient is taken at z, and the
-optimizer steps z itself: it proposes, the mask decides. What it makes of a kept weight is theta;
-what it makes of a pruned one is dropped. After each step
+Between steps the weights p hold z = m * theta, so that every gradient g is taken at z. An optimizer
+steps them, the user's own or that of `prune`, and hooks around its step do the rest:
 
-    theta <- p where kept, as it was where pruned
-    m     <- exactly k of what the rule ranks by, k along a cubic ramp
-    p     <- theta where kept, +0.0 elsewhere
+    theta  <- p where kept, as it was where pruned        the optimizer proposes, the mask decides
+    scores <- what the rule learns from theta and g
+    m      <- exactly k of what the rule ranks
+    p      <- theta where kept, +0.0 elsewhere
 
-Rules that learn scores are in `scored`.
+A rule may instead have the optimizer step theta itself by m * g, as the papers of BiP and of
+gradual magnitude pruning do. Then pruned weights decay, and drift by the momentum they have left.
 """
 
 from __future__ import annotations
@@ -17,21 +18,23 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from copy import copy
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
 from torch import Tensor, nn
 
-from biprune.core.checks import check_part, check_positive, check_rate, check_whole
+from biprune.core.checks import check_whole
 from biprune.core.layout import is_dense, side_by_side, views_like
-from biprune.core.masked import where_kept
+from biprune.core.masked import dense_gradient, masked_in, where_kept
 from biprune.core.masks import Masks
 from biprune.methods.base import Target, mask_record
-from biprune.training.loop import Record
-from biprune.training.schedule import draws_mask, end_of_ramp, gradual_sparsity
+from biprune.training.setup import Record
 from biprune.training.step_hooks import Stepped
 
-RECORDS = 100  # in the history of a run, about
+if TYPE_CHECKING:
+    from biprune.methods.moving import MovingMask
+
+RECORDS = 100  # of how the mask moves over a run, about
 logger = logging.getLogger(__name__)
 Values = Mapping[str, Tensor]
 
@@ -39,90 +42,78 @@ Values = Mapping[str, Tensor]
 class Rule(ABC):
     """theta beside the weights, and a mask that moves with every step until `steps` are over.
 
-    The sparsity rises from `initial_sparsity` along a cubic curve over the first `ramp` of them.
-    Masks of units of many weights, and of rules that say so, are fixed when it has risen. The first
-    mask is that of magnitudes.
+    Masks of filters, channels and groups stay when the target is reached: a unit that came back
+    later would not be trained for long. So do those of rules that say so.
     """
 
-    name: ClassVar[str]
-    defaults: ClassVar[dict[str, float]] = {"ramp": 0.6, "initial_sparsity": 0.0}
     settles: ClassVar[bool] = False
     numbers: ClassVar[tuple[str, ...]] = ("step", "history")  # what a state holds beside tensors
 
-    def __init__(self, model: nn.Module, target: Target, steps: int, **settings: float) -> None:
+    def __init__(self, model: nn.Module, target: Target, method: MovingMask, steps: int) -> None:
         check_whole("steps", steps, at_least=1)
-        if unknown := sorted(settings.keys() - self.defaults.keys()):
-            raise TypeError(
-                f"`{self.name}` has no setting {unknown[0]!r}. Its settings: "
-                f"{', '.join(self.defaults)}."
-            )
-        self.settings = {**self.defaults, **settings}
-        for name, value in self.settings.items():
-            {"ramp": check_part, "gamma": check_positive}.get(name, check_rate)(name, value)
-        if (begin := self.settings.get("initial_sparsity", 0.0)) > target.sparsity:
-            raise ValueError(
-                f"`initial_sparsity` {begin:g} is above the sparsity to reach, {target.sparsity:g}."
-            )
-        self.steps, self.step = steps, 0
-        self._is_over = False
+        self.method, self.target, self.steps = method, target, steps
+        self.step = 0
         self.history: list[Record] = []
+        self._is_over = False
         self.weights = target.weights(model)
         values = {name: weight.detach() for name, weight in self.weights.items()}
         dense = {n: v if is_dense(v) else v.contiguous() for n, v in values.items()}
         self.theta = side_by_side(dense)
+        # The memory of z and the gradient, for weights that show the optimizer theta and m * g.
+        self._hidden: dict[str, tuple[Tensor, Tensor]] = {}
         dtypes = {weight.dtype for weight in self.weights.values()}
         self._dtype = torch.float64 if torch.float64 in dtypes else torch.float32  # of scores
-        self.target, self._rows = target, target.scored_rows(model, dead=False)
+        self._rows = target.scored_rows(model, dead=method.learns_dead_rows)
         self._structure = target.structure
         self._select = target.selector(self.weights)
-        self._prepare()
+        self._make_scores()
         self.masks = self._select(self._magnitudes(self._work()), self.sparsity)
-        self.write(self.weights)
+        self._write(self.weights)
+
+    @property
+    def moves(self) -> Literal["z", "theta", "nothing"]:
+        """What the optimizer is to move in the next step."""
+        return "z"
 
     @property
     def sparsity(self) -> float:
         """What the mask is selected by after the steps so far."""
-        ramp, begin = self.settings["ramp"], self.settings["initial_sparsity"]
-        if self.step >= end_of_ramp(ramp, self.steps):
-            return self.target.sparsity
-        rise = self.target.sparsity - begin
-        return begin + gradual_sparsity(rise, self.step / self.steps, ramp)
+        return self.method.sparsity_at(self.step, self.steps, self.target.sparsity)
 
-    @property
-    def withholds_gradients(self) -> bool:
-        """Whether the optimizer's next step must leave the weights alone."""
-        return False
+    def prepare(self, names: Iterable[str]) -> bool:
+        """Show the optimizer theta and m * g; or z and g, without g of dead rows; or nothing."""
+        gradients = self._living_gradients(names)
+        if self.moves != "theta":
+            return self.moves == "z"
+        for name, gradient in gradients.items():
+            weight = self.weights[name]
+            z, weight.data = weight.data, self.theta[name]
+            weight.grad = masked_in(z, self.masks[name], gradient)
+            self._hidden[name] = z, gradient
+        return True
 
-    def take(self, names: Iterable[str]) -> None:
-        """theta <- p where kept, as it was where pruned."""
+    def restore(self) -> None:
+        """Show z again."""
+        names = list(self._hidden)
         for name in names:
-            weight, theta = self.weights[name], self.theta[name]
-            if (weight.dtype, weight.device) != (theta.dtype, theta.device):
-                raise ValueError(
-                    f"{name!r} was {theta.dtype} on {theta.device} and is {weight.dtype} on "
-                    f"{weight.device} now. Convert and move the model first, then attach."
-                )
-            torch.where(self.masks[name], weight, theta, out=theta)
+            self._hide_theta(name)
+        self._write(names)
 
-    def write(self, names: Iterable[str]) -> None:
-        """p <- theta where kept, +0.0 elsewhere."""
+    def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
+        """Called by the hooks: the weights of `names` have moved; with `stepped`, all have."""
         for name in names:
-            where_kept(self.masks[name], self.theta[name], out=self.weights[name])
+            self._take(name)
+        if stepped is not None:
+            self._learn(stepped)
+            names = self.weights
+        self._write(names)
 
-    def learn(self, stepped: Mapping[str, Stepped]) -> None:
-        """Move the mask by theta and the gradients in the weights, which are not written yet."""
-        if self.step == self.steps:
-            self._tell_once_over()
-            return
-        work = self._work()
-        if not self._move_scores(stepped, work):
-            self._refuse_lost_weights()
-            return
-        self.step += 1
-        if self._draws():
-            before, self.masks = self.masks, self._select(self._ranked(work), self.sparsity)
-            if self.step % max(1, self.steps // RECORDS) == 0:
-                self.history.append({"step": self.step, **mask_record(self.masks, before)})
+    def measure(self) -> None:  # noqa: B027 (few have something to say)
+        """Note what the record of an epoch says of its last gradients, before the step by them."""
+
+    def record(self) -> Record:
+        """What the rule adds to the record of an epoch."""
+        return {}
 
     def state_dict(self) -> dict[str, Any]:
         """Tensors, numbers and strings: theta, the mask, and where the run is."""
@@ -133,11 +124,15 @@ class Rule(ABC):
             **{name: copy(getattr(self, name)) for name in self.numbers},
         }
 
+    @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
         """Continue from `state_dict`; the weights are written."""
         own = self.state_dict()
         if missing := sorted(own.keys() - state.keys()):
-            raise ValueError(f"The state is none of a pruner by {self.name}: no {missing[0]!r}.")
+            raise ValueError(
+                f"The state was not saved by a pruner of {self.method.name}: it lacks "
+                f"{missing[0]!r}."
+            )
         for part, value in self._kind.items():
             if state[part] != value:
                 raise ValueError(
@@ -154,50 +149,102 @@ class Rule(ABC):
             setattr(self, name, copy(state[name]))
         device = next(iter(self.theta.values())).device
         self.masks = Masks(state["masks"], self.masks.structure).to(device)
-        self.write(self.weights)
+        self.restore()
+        self._write(self.weights)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings of the rule, and how many steps it has."""
+        names = self.method.rule_settings
+        return {"steps": self.steps, **{name: getattr(self.method, name) for name in names}}
 
     @property
     def _kind(self) -> dict[str, Any]:
         """What a state must share to mean the same."""
         return {
-            "method": self.name,
-            "steps": self.steps,
+            "method": self.method.name,
             "settings": self.settings,
             "target": self.target.settings,
         }
 
-    def _prepare(self) -> None:  # noqa: B027 (most rules have something, not all)
-        """Make what a rule has beside theta."""
+    def _make_scores(self) -> None:  # noqa: B027 (rules by magnitude alone have none)
+        """Make what the rule keeps beside theta."""
 
     def _tensors(self) -> dict[str, Values]:
-        """What a state holds of tensors, but for the mask."""
+        """The tensors of a state, masks aside."""
         return {"theta": self.theta}
-
-    def _move_scores(self, stepped: Mapping[str, Stepped], work: Values) -> bool:
-        """False, and nothing is changed, if the gradients are not finite."""
-        del stepped, work
-        return True
 
     @abstractmethod
     def _ranked(self, work: Values) -> Values:
         """What the mask is chosen by, in the memory of `work` where that will do."""
 
-    def _draws(self) -> bool:
+    def _move_scores(self, stepped: Mapping[str, Stepped], work: Values) -> bool:
+        """Whether the gradients are finite; if not, nothing is changed."""
+        del stepped, work
+        return True
+
+    def _take(self, name: str) -> None:
+        """theta <- what the optimizer has made of it."""
+        weight, theta = self.weights[name], self.theta[name]
+        if (weight.dtype, weight.device) != (theta.dtype, theta.device):
+            raise ValueError(
+                f"{name!r} was {theta.dtype} on {theta.device} and is {weight.dtype} on "
+                f"{weight.device} now. Convert and move the model first, then attach."
+            )
+        if name in self._hidden:
+            self._hide_theta(name)
+        elif self.moves != "nothing":
+            torch.where(self.masks[name], weight, theta, out=theta)
+
+    def _hide_theta(self, name: str) -> None:
+        weight = self.weights[name]
+        weight.data, weight.grad = self._hidden.pop(name)
+
+    def _write(self, names: Iterable[str]) -> None:
+        """p <- theta where kept, +0.0 elsewhere."""
+        for name in names:
+            where_kept(self.masks[name], self.theta[name], out=self.weights[name].data)
+
+    def _learn(self, stepped: Mapping[str, Stepped]) -> None:
+        """Move the mask by theta and the gradients in the weights, which are not written yet."""
+        if self.step == self.steps:
+            self._tell_once_over()
+            return
+        work = self._work()
+        if not self._move_scores(stepped, work):
+            self._refuse_lost_weights()
+            return
+        self.step += 1
         settles = self.settles or not self._structure.has_single_weights
-        end = end_of_ramp(self.settings["ramp"], self.steps)
-        return draws_mask(self.step, every=1, ramp_end=end, settles=settles)
+        if self.method.draws_at(self.step, self.steps, settles=settles):
+            before, self.masks = self.masks, self._select(self._ranked(work), self.sparsity)
+            if self.step % max(1, self.steps // RECORDS) == 0:
+                self.history.append({"step": self.step, **mask_record(self.masks, before)})
 
     def _work(self) -> Values:
-        """Memory like theta's for a step: products first, then what is ranked."""
+        """Memory for one step, laid out like theta: first for products, then for what is ranked."""
         first = next(iter(self.theta.values()))
         size = sum(theta.numel() for theta in self.theta.values())
         return views_like(self.theta, first.new_empty(size, dtype=self._dtype))
 
     def _magnitudes(self, work: Values) -> Values:
-        """|theta|, or its norm over the units of groups."""
+        """|theta|, or of groups its norm over each unit."""
         for name, theta in self.theta.items():
             torch.abs(theta.to(self._dtype), out=work[name])
         return self._structure.scored(work)
+
+    def _gradient(self, name: str) -> Tensor | None:
+        return dense_gradient(name, self.weights[name])
+
+    def _living_gradients(self, names: Iterable[str]) -> dict[str, Tensor]:
+        """The gradients that there are, with those of dead rows set to 0 in place.
+
+        Otherwise they would fill the optimizer's momentum, for the day that the row comes back.
+        """
+        found = {name: gradient for name in names if (gradient := self._gradient(name)) is not None}
+        if self._rows is not None:
+            self._rows.silence_dead_(found, self.masks)
+        return found
 
     def _tell_once_over(self) -> None:
         if not self._is_over:
@@ -210,16 +257,6 @@ class Rule(ABC):
                 f"After {self.step} steps the weights are not finite. Lower the learning rate, or "
                 "look at the data and the loss function."
             )
-
-
-class GMPRule(Rule):
-    """Gradual magnitude pruning: the mask is that of |theta|, fixed when the ramp is over."""
-
-    name = "gmp"
-    settles = True
-
-    def _ranked(self, work: Values) -> Values:
-        return self._magnitudes(work)
 
 
 def _shapes(tensors: Values) -> dict[str, torch.Size]:

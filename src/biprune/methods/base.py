@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import math
 from abc import ABC, abstractmethod
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, ClassVar, Literal, Self
 
@@ -16,11 +15,12 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, prunable
 from biprune.core.selection import Selector, check_sparsity, select_units
 from biprune.core.structure import Structure
-from biprune.training.batches import Batch
 from biprune.training.checkpoint import State, load_tensors_
-from biprune.training.loop import Algorithm, Backward, Cost, Fit, Record, Setup
-from biprune.training.schedule import Moment, Shape
-from biprune.training.train import Recipe, train_
+from biprune.training.loop import Cost, Fit
+from biprune.training.recipes import OptimizerName, Recipe
+from biprune.training.schedule import Shape
+from biprune.training.setup import Record, Setup
+from biprune.training.train import train_
 
 
 @dataclass(frozen=True)
@@ -163,6 +163,11 @@ class Method(ABC):
         del sparsities, below
         return self
 
+    @property
+    def steps_per_iteration(self) -> int:
+        """Optimizer steps, each with a batch of its own, that make one iteration."""
+        return 1
+
     def data_passes(self, sparsity: float) -> float:
         """Forward-backward passes over the training data that reaching `sparsity` takes."""
         del sparsity
@@ -177,7 +182,7 @@ class Method(ABC):
 
 @dataclass(frozen=True)
 class TrainingMethod(Method):
-    """A method that trains by plain SGD; the fields are its recipe."""
+    """A method that trains the weights; the fields are its recipe."""
 
     epochs: int = 160
     lr: float = 0.1
@@ -186,6 +191,7 @@ class TrainingMethod(Method):
     schedule: Shape = "step"
     warmup_epochs: float = 0.0
     nesterov: bool = False
+    optimizer: OptimizerName = "sgd"
 
     def __post_init__(self) -> None:
         self.recipe()
@@ -201,6 +207,7 @@ class TrainingMethod(Method):
             self.schedule,
             warmup_epochs=self.warmup_epochs * epochs / self.epochs,
             nesterov=self.nesterov,
+            optimizer=self.optimizer,
         )
 
     def data_passes(self, sparsity: float) -> float:
@@ -222,56 +229,13 @@ def retrain_(
     note: str,
     *,
     stage: str = "retrain",
-    after: Fit | None = None,
+    after: Fit | Outcome | None = None,
 ) -> Outcome:
     """Train the kept weights of `model` in place, `after` another run; `note` says from where."""
     before = Fit() if after is None else after
     run = train_(model, recipe, setup, masks=masks, stage=stage)
     history = [*before.history, {"stage": "start", "note": note}, *run.history]
     return Outcome(model, masks, history, before.cost + run.cost)
-
-
-class PruningAlgorithm(Algorithm):
-    """A method at work in `fit`: its mask moves while it trains.
-
-    A step is its `passes` and a `move`. A loss that is not finite moves nothing: scores of NaN
-    cannot be ranked.
-    """
-
-    def __init__(self, method: Method, target: Target) -> None:
-        self._settings = {**method.settings, **target.settings}
-
-    @property
-    def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
-        return self._settings
-
-    @property
-    @abstractmethod
-    def masks(self) -> Masks:
-        """The mask that the model shows now."""
-
-    def passes(self, backward: Backward, group: Sequence[Batch], now: Moment) -> Tensor:
-        """The forward and backward passes of a step; their mean loss."""
-        del now
-        return backward(group[0])
-
-    @abstractmethod
-    def move(self, now: Moment) -> None:
-        """What follows from the gradients of the last pass."""
-
-    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """The passes, and the move where their loss is finite."""
-        if now.step == 0:
-            self._masks_before = self.masks
-        loss = self.passes(backward, group, now).item()
-        if math.isfinite(loss):
-            self.move(now)
-        return loss
-
-    def record(self) -> Record:
-        """How the mask moved in this epoch."""
-        return mask_record(self.masks, self._masks_before)
 
 
 def mask_record(masks: Masks, before: Masks) -> Record:

@@ -22,7 +22,7 @@ each with a batch of its own, where m~ are the scores that stand for m:
     m~    <- m~ - score_lr * (theta - (1/gamma) * m * g) * g                 m-step          (A4)
     m     <- the k units of the highest scores                                               (A5)
 
-What departs from the authors' released code, which departs from their paper:
+Where the authors' released code departs from their paper, we follow the paper:
 
 1. Scores start as a copy of |theta|. There they share theta's storage, so each level moves both.
 2. The implicit term multiplies m * g by g. There it squares the score's gradient and has 1e-4 in
@@ -31,27 +31,30 @@ What departs from the authors' released code, which departs from their paper:
    forward and three backward passes, and four sorts.
 4. Each level has the paper's learning rate. There the mask's own is never read.
 
-What departs from the paper: rows of a layer without any kept weight get no score gradient, because
-a norm behind them makes it explode. With `score_dead_rows` this is Algorithm A1 to the letter.
+Where we depart from the paper: rows of a layer without any kept weight get no score gradient,
+because a norm behind them makes it explode. `score_dead_rows` gives Algorithm A1 to the letter.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, ClassVar, Literal, Self, get_args
+from typing import ClassVar, Literal, Self, get_args
 
 import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_choice, check_positive, check_rate, check_whole
-from biprune.methods.base import Outcome, Start, Target, TrainingMethod, retrain_
-from biprune.methods.levels import BatchScheme, Levels, LevelsAlgorithm
-from biprune.training.batches import Batch
-from biprune.training.loop import Backward, Setup, fit
-from biprune.training.schedule import Moment, Shape
-from biprune.training.sgd import unscale_
-from biprune.training.train import Recipe
+from biprune.core.masked import masked_in
+from biprune.methods.attached import Rule, Values
+from biprune.methods.base import Outcome, Start, Target, retrain_
+from biprune.methods.learned import LearnedRule
+from biprune.methods.moving import MovingMask
+from biprune.training.batches import Batch, BatchScheme, level_batches
+from biprune.training.optimizers import make_sgd
+from biprune.training.recipes import Recipe
+from biprune.training.schedule import Shape
+from biprune.training.setup import Record, Setup
 
 Form = Literal["binary", "relaxed", "clamped", "coupled"]
 
@@ -83,77 +86,89 @@ def upper_gradient(
     return torch.mul(theta, g, out=out).addcmul_(masked, other, value=-1 / gamma)
 
 
-class BiPLevels(Levels):
-    """The two steps of BiP; call each after a backward at the weights as they are."""
+class BiPRule(LearnedRule):
+    """Algorithm A1, step by step: N times the theta-step, then the m-step, and again.
 
-    def __init__(self, model: nn.Module, target: Target, method: BiP, **options: Any) -> None:
+    Each step has a batch of its own and begins with its gradient g at z.
+    """
+
+    method: BiP
+
+    def __init__(self, model: nn.Module, target: Target, method: BiP, steps: int) -> None:
         if target.structure.spans_tensors:  # whose scores are of many weights each
             check_choice("form", method.form, ("binary", "coupled"))
-        decay = method.gamma if method.form == "coupled" else None
-        super().__init__(model, target, method, theta_decay=decay, **options)
+        super().__init__(model, target, method, steps)
 
-    @torch.no_grad()
-    def lower_step(self, loss_scale: float | Tensor = 1.0) -> bool:
-        """The theta-step: theta <- theta - lr * (m * g + weight_decay * theta), and the dense rest.
+    @property
+    def moves(self) -> Literal["z", "theta", "nothing"]:
+        """The theta-step (A3) is the optimizer's, at theta, by m * g; the m-step is ours alone."""
+        return "nothing" if super().moves == "nothing" else "theta"
 
-        `loss_scale` is what the loss was multiplied by (AMP); with one, gradients that overflowed
-        skip the step, and the answer is False.
-        """
-        if not unscale_(self.model.parameters(), loss_scale):
-            return False
-        self._lower_level.step()
-        return True
+    def _make_scores(self) -> None:
+        super()._make_scores()
+        for name, magnitude in self._magnitudes(self._work()).items():
+            self.scores[name].copy_(magnitude)
+        # A group for each tensor, whose rate may be its own.
+        groups = [{"params": [score]} for score in self.scores.values()]
+        device = next(iter(self.scores.values())).device
+        method = self.method
+        self._upper = make_sgd(groups, device, lr=method.score_lr, momentum=method.score_momentum)
+        self._implicit_ratio = 0.0
 
-    @torch.no_grad()
-    def upper_step(self, loss_scale: float | Tensor = 1.0) -> bool:
-        """The m-step: scores <- scores - score_lr * dl/dm, then m is selected by the scores.
+    def _tensors(self) -> dict[str, Values]:
+        if not self.method.score_momentum:
+            return super()._tensors()
+        momentum = {name: self._upper.momentum_of(score) for name, score in self.scores.items()}
+        return {**super()._tensors(), "momentum": momentum}
 
-        Nothing else of the model changes, running averages aside. The gradients of the prunable
-        weights are used up. `loss_scale` is as in `lower_step`.
-        """
-        if not unscale_(self._masked.weights.values(), loss_scale):
-            return False
-        with self._masked.masked_gradients() as (gradients, masked):
-            self._move_scores(self._upper_gradients(gradients, masked))
-            if self.method.form == "clamped":
-                for score in self.scores.values():
-                    score.clamp_(0.0, 1.0)
-            self._select_masks()
-        return True
-
-    def _upper_gradient(self, name: str, g: Tensor, masked: Tensor) -> Tensor:
-        theta, m = self.theta[name], self._implicit_mask(name)
+    def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
+        """dl/dm by Proposition 1, in the m-step."""
+        theta, g = self.theta[name].to(self._dtype), gradient.to(self._dtype)
+        g = g if scale == 1 else g / scale
         if not self.method.implicit_gradient:
-            return g.mul_(theta)
-        at_hand = {"masked": masked, "out": g} if m.dtype == torch.bool else {}
-        return upper_gradient(theta, g, m, self.method.gamma, **at_hand)
+            torch.mul(theta, g, out=out)
+            return
+        m = self._implicit_mask(name)
+        masked = masked_in(self.weights[name].data, m, g) if m.dtype == torch.bool else None
+        upper_gradient(theta, g, m, self.method.gamma, masked=masked, out=out)
 
     def _implicit_mask(self, name: str) -> Tensor:
         relaxed = self.method.form in ("relaxed", "clamped")
         return self.scores[name] if relaxed else self.masks[name]
 
+    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+        """The m-step (A4); the engine then selects m by the scores (A5)."""
+        del size
+        groups = self._upper.param_groups
+        for group, (name, score) in zip(groups, self.scores.items(), strict=True):
+            group["lr"] = self.method.score_lr * rates[name]
+            score.grad = gradients.get(name)
+        self._upper.step()
+        for score in self.scores.values():
+            score.grad = None
+            if self.method.form == "clamped":
+                score.clamp_(0.0, 1.0)
 
-class BiPAlgorithm(LevelsAlgorithm):
-    """Algorithm A1; an iteration is `passes` and, if the loss is finite, `move`."""
+    def measure(self) -> None:
+        """||(1/gamma) m g g|| / ||theta g|| at the gradients that move the scores."""
+        if not self.method.implicit_gradient:
+            return
+        implicit, direct = [], []
+        for name, g in self._living_gradients(self.theta).items():
+            implicit.append((self._implicit_mask(name) * g * g).norm())
+            direct.append((self.theta[name] * g).norm())
+        size = torch.stack(direct).norm() if direct else 0.0
+        ratio = torch.stack(implicit).norm() / self.method.gamma / size if size > 0 else 0.0
+        self._implicit_ratio = float(ratio)
 
-    def passes(self, backward: Backward, group: Sequence[Batch], now: Moment) -> Tensor:
-        """A theta-step on each batch but the last, and the pass of the m-step on that."""
-        self._set_rates(now)
-        losses = []
-        for batch in group[:-1]:
-            losses.append(backward(batch))
-            self.levels.lower_step()
-        losses.append(backward(group[-1]))
-        return torch.stack(losses).mean()
-
-    def move(self, now: Moment) -> None:
-        """The m-step."""
-        self._note_ratio(now)
-        self.levels.upper_step()
+    def record(self) -> Record:
+        """The rate of the scores, and how much of their gradient was implicit."""
+        rate = self._upper.param_groups[0]["lr"]
+        return {"score_lr": rate, "implicit_ratio": self._implicit_ratio}
 
 
 @dataclass(frozen=True)
-class BiP(TrainingMethod):
+class BiP(MovingMask):
     """BiP as published: the mask and the weights are learned at once, at the full sparsity.
 
     An epoch has an iteration for each batch of the data. Both levels step by SGD with momentum, on
@@ -176,16 +191,18 @@ class BiP(TrainingMethod):
     name: ClassVar[str] = "bip"
     summary: ClassVar[str] = "bi-level optimization of mask and weights, as published"
     citation: ClassVar[str] = "Zhang et al., NeurIPS 2022"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = False
     settings_version: ClassVar[int] = 6  # up to 5 the name was that of bip-plus
-    algorithm: ClassVar[type[BiPAlgorithm]] = BiPAlgorithm
-    levels: ClassVar[type[BiPLevels]] = BiPLevels
+    rule: ClassVar[type[Rule]] = BiPRule
+    rule_settings: ClassVar[tuple[str, ...]] = (
+        *("score_lr", "score_momentum", "gamma", "lower_steps", "implicit_gradient", "form"),
+        "score_dead_rows",
+    )
 
     epochs: int = 100
     lr: float = 0.01
     schedule: Shape = "cosine"
     score_lr: float = 0.1
+    score_momentum: float = 0.9
     gamma: float = 1.0
     lower_steps: int = 1
     batches: BatchScheme = "different"
@@ -198,6 +215,7 @@ class BiP(TrainingMethod):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_rate("score_lr", self.score_lr)
+        check_rate("score_momentum", self.score_momentum)
         check_positive("gamma", self.gamma)
         check_whole("lower_steps", self.lower_steps, at_least=1)
         check_choice("batches", self.batches, get_args(BatchScheme))
@@ -217,22 +235,39 @@ class BiP(TrainingMethod):
         retrain = max(1, round(share)) if self.retrain_epochs else 0
         return replace(super().scaled(epochs), retrain_epochs=retrain)
 
+    @property
+    def steps_per_iteration(self) -> int:
+        """N for theta, and one for the mask."""
+        return self.lower_steps + 1
+
+    @property
+    def learns_dead_rows(self) -> bool:
+        """`score_dead_rows`."""
+        return self.score_dead_rows
+
+    @property
+    def theta_decay(self) -> float | None:
+        """The decay of theta where it is not `weight_decay`."""
+        return self.gamma if self.form == "coupled" else None
+
+    def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
+        """`lower_steps` batches for theta and one for the mask, `steps` times."""
+        return level_batches(batches, steps, self.lower_steps, self.batches)
+
     def data_passes(self, sparsity: float) -> float:
-        """Those of the theta-steps and of the m-step, whatever the sparsity."""
-        del sparsity
-        return self.epochs * (self.lower_steps + 1) + self.retrain_epochs
+        """Those of the theta-steps and of the m-step, and of retraining."""
+        return super().data_passes(sparsity) + self.retrain_epochs
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Learn the mask, and retrain it if asked to."""
         if self.rewind_epoch is not None:
             start.check_rewind(self.rewind_epoch)
-        algorithm = self.algorithm(self, start.model, setup, target)
-        run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="bip")
+        learned = super().run(start, setup, target)
         if not self.retrain_epochs:
-            return Outcome(start.model, algorithm.masks, run.history, run.cost)
+            return learned
         note = "retrained from BiP's own weights"
         if self.rewind_epoch is not None:
             note = start.rewind_(self.rewind_epoch)
         decay, momentum = self.weight_decay, self.momentum
         recipe = Recipe(self.retrain_epochs, 0.1, momentum, decay, nesterov=self.nesterov)
-        return retrain_(start.model, algorithm.masks, recipe, setup, note, after=run)
+        return retrain_(start.model, learned.masks, recipe, setup, note, after=learned)

@@ -6,7 +6,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from biprune.methods.base import Method, Outcome, Start, Target, magnitudes
-from biprune.training.loop import Cost, Setup
+from biprune.training.loop import Cost
+from biprune.training.setup import Setup
 
 
 @dataclass(frozen=True)

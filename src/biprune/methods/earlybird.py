@@ -32,7 +32,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_choice, check_rate, check_whole
-from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import norm_parameters
 from biprune.core.structure import Structure
@@ -48,10 +47,11 @@ from biprune.methods.gates import (
     rows,
 )
 from biprune.training.batches import Batch, device_of
-from biprune.training.loop import Algorithm, Backward, Cost, Record, Setup, fit
+from biprune.training.loop import Algorithm, Backward, Cost, fit
 from biprune.training.schedule import Moment
 from biprune.training.seeding import DRAWS, derive_seed, forked_rng, seed_all
-from biprune.training.train import PlainSGD
+from biprune.training.setup import Record, Setup
+from biprune.training.train import PlainTraining
 
 Distance = Literal["iou", "hamming"]
 
@@ -87,7 +87,7 @@ class EarlyBird(TrainingMethod):
         note = start.rewind_(0)
         scoring = Scoring(start.model, target.weights(start.model), setup)
         gammas = find_gammas(scoring, target.structure)
-        algorithm = EarlyBirdAlgorithm(self, start.model, target, gammas)
+        algorithm = EarlyBirdAlgorithm(self, start.model, target, gammas, setup)
         run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="earlybird")
         masks, verdict = algorithm.finish()
         notes: list[Record] = [{"stage": "start", "note": note}, {"stage": "end", "note": verdict}]
@@ -104,13 +104,14 @@ class EarlyBirdAlgorithm(Algorithm):
         model: nn.Module,
         target: Target,
         gammas: Gates,
+        setup: Setup,
     ) -> None:
         self._method = method
         self._model = model
         self._target = target
-        self._gammas = gammas
+        self._gammas, self._setup = gammas, setup
         self._recipe = method.recipe()
-        self._sgd = PlainSGD(model, self._recipe)
+        self._training = PlainTraining(model, self._recipe, setup)
         self._drawn: list[Masks] = []
         self._epoch = 0
         self._masks: Masks | None = None
@@ -127,35 +128,36 @@ class EarlyBirdAlgorithm(Algorithm):
         if self._epoch > 0 and self._masks is None:
             self._look()
         self._epoch += 1
-        return self._sgd.groups(batches, steps)
+        return self._training.groups(batches, steps)
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """One SGD step, with the penalty on gamma."""
 
-        def penalised(batch: Batch, /) -> Tensor:
-            loss = backward(batch)
+        def penalised(batch: Batch, /, *, upper: bool = False) -> Tensor:
+            loss = backward(batch, upper=upper)
             for gamma in gated_list(self._gammas):
                 if gamma.grad is not None:
                     gamma.grad.add_(gamma.detach().sign(), alpha=self._method.penalty)
             return loss
 
-        return self._sgd.step(penalised, group, now)
+        return self._training.step(penalised, group, now)
 
     def record(self) -> Record:
         """The learning rate, and the largest distance to the masks before."""
-        return {**self._sgd.record(), "mask_distance": self._distance}
+        return {**self._training.record(), "mask_distance": self._distance}
 
     def finish(self) -> tuple[Masks, str]:
         """The mask, and how it was found."""
+        self._training.finish()
         if self._masks is None:
             self._masks = self._draw()
-            apply_masks_(self._model, self._masks)
+            self._masks.apply_(self._model)
         return self._masks, self._verdict
 
     def state_dict(self) -> dict[str, Any]:
         """Momentum, the masks that are compared, and the one that was found."""
         return {
-            "sgd": self._sgd.state_dict(),
+            "training": self._training.state_dict(),
             "drawn": [dict(masks) for masks in self._drawn],
             "masks": None if self._masks is None else dict(self._masks),
             "verdict": self._verdict,
@@ -170,7 +172,7 @@ class EarlyBirdAlgorithm(Algorithm):
         self._epoch, self._distance = state["epoch"], state["distance"]
         if state["masks"] is not None:
             self._freeze(Masks(state["masks"], structure).to(device), state["verdict"])
-        self._sgd.load_state_dict(state["sgd"])
+        self._training.load_state_dict(state["training"])
 
     def _look(self) -> None:
         """Draw a mask, and freeze it if it is close to each of those before."""
@@ -185,7 +187,9 @@ class EarlyBirdAlgorithm(Algorithm):
 
     def _freeze(self, masks: Masks, verdict: str) -> None:
         self._masks, self._verdict = masks, verdict
-        self._sgd = PlainSGD(self._model, self._recipe, masks)  # a new optimizer, as published
+        self._training = PlainTraining(
+            self._model, self._recipe, self._setup, masks
+        )  # a new optimizer, as published
 
     @torch.no_grad()
     def _draw(self) -> Masks:

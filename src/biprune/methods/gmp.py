@@ -16,103 +16,45 @@ Filters and channels are ours, ranked by L2 norm, the same fraction of each laye
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import ClassVar, Literal
 
-from biprune.core.checks import check_part, check_whole
-from biprune.core.masks import Masks
-from biprune.methods.base import (
-    Outcome,
-    PruningAlgorithm,
-    Start,
-    Target,
-    TrainingMethod,
-    magnitudes,
-)
-from biprune.training.loop import Record, Setup, fit
-from biprune.training.schedule import Moment, Shape, draws_mask, end_of_ramp, gradual_sparsity
-from biprune.training.sgd import MaskedSGD, set_lr
+from biprune.methods.attached import Rule, Values
+from biprune.methods.moving import GradualMethod
+from biprune.training.schedule import Shape
+
+
+class GMPRule(Rule):
+    """The mask is that of |theta|."""
+
+    method: GMP
+    settles: ClassVar[bool] = True
+
+    @property
+    def moves(self) -> Literal["z", "theta"]:
+        """theta, by m * g; or z, so that pruned weights stand still."""
+        return "z" if self.method.freeze_pruned else "theta"
+
+    def _ranked(self, work: Values) -> Values:
+        return self._magnitudes(work)
 
 
 @dataclass(frozen=True)
-class GMP(TrainingMethod):
+class GMP(GradualMethod):
     """Raise the sparsity along a cubic curve while the weights train on.
 
-    Masks are drawn anew every `mask_every` steps until the end of the `ramp`, a part of the run.
-    `freeze_pruned` is BiP's: pruned weights neither decay nor drift by the momentum they had.
+    Args:
+        ramp: The part of the run over which the sparsity rises.
+        initial_sparsity: Where it begins.
+        mask_every: Steps from one mask to the next; one is drawn at the end of the ramp, too.
+        freeze_pruned: Whether pruned weights stay as they are, without decay and momentum.
     """
 
     name: ClassVar[str] = "gmp"
     summary: ClassVar[str] = "gradual magnitude along a cubic curve, in one retraining"
     citation: ClassVar[str] = "Zhu and Gupta, ICLR Workshop 2018"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = False
+    rule: ClassVar[type[Rule]] = GMPRule
+    rule_settings: ClassVar[tuple[str, ...]] = (*GradualMethod.rule_settings, "freeze_pruned")
 
     schedule: Shape = "cosine"
-    ramp: float = 0.6
     mask_every: int = 10
     freeze_pruned: bool = False
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_part("ramp", self.ramp)
-        check_whole("mask_every", self.mask_every, at_least=1)
-
-    def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """One retraining under a tightening mask."""
-        algorithm = GMPAlgorithm(self, start, target)
-        run = fit(start.model, algorithm, setup, epochs=self.epochs, stage="gmp")
-        return Outcome(start.model, algorithm.masks, run.history, run.cost)
-
-
-class GMPAlgorithm(PruningAlgorithm):
-    """SGD under a mask that is redrawn from magnitudes, for `fit`."""
-
-    def __init__(self, method: GMP, start: Start, target: Target) -> None:
-        super().__init__(method, target)
-        self._method = method
-        self._target = target
-        prunable = target.weights(start.model)
-        everything = target.select(magnitudes(prunable), sparsity=0.0)
-        self.weights = MaskedSGD(
-            start.model,
-            prunable,
-            everything,
-            lr=method.lr,
-            momentum=method.momentum,
-            weight_decay=method.weight_decay,
-            nesterov=method.nesterov,
-            freeze_pruned=method.freeze_pruned,
-        )
-        self._schedule = method.recipe().lr_schedule()
-
-    @property
-    def masks(self) -> Masks:
-        """Those that the model shows now."""
-        return self.weights.masked.masks
-
-    def move(self, now: Moment) -> None:
-        """One SGD step, and a new mask where one is due."""
-        set_lr(self.weights.optimizer, self._method.lr * self._schedule.factor(now.done))
-        self.weights.step()
-        end, every = end_of_ramp(self._method.ramp, now.total), self._method.mask_every
-        if draws_mask(now.number, every=every, ramp_end=end, settles=True):
-            self._redraw(self._sparsity(now.finished(end)))
-
-    def record(self) -> Record:
-        """The learning rate, and how the mask moved in this epoch."""
-        return {"lr": self.weights.optimizer.param_groups[0]["lr"], **super().record()}
-
-    def state_dict(self) -> dict[str, Any]:
-        """theta, masks and momentum."""
-        return self.weights.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
-        self.weights.load_state_dict(state)
-
-    def _sparsity(self, done: float) -> float:
-        return gradual_sparsity(self._target.sparsity, done, self._method.ramp)
-
-    def _redraw(self, sparsity: float) -> None:
-        scores = {name: theta.abs() for name, theta in self.weights.theta.items()}
-        self.weights.masked.set_masks(self._target.select(scores, sparsity))

@@ -20,6 +20,7 @@ behind such a row makes its gradient explode (`score_dead_rows` learns them too)
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
@@ -33,16 +34,17 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import norm_parameters
 from biprune.methods.base import (
     Outcome,
-    PruningAlgorithm,
     Start,
     Target,
     TrainingMethod,
+    mask_record,
     retrain_,
 )
-from biprune.training.batches import device_of
-from biprune.training.loop import Record, Setup, fit
+from biprune.training.batches import Batch, device_of
+from biprune.training.loop import Algorithm, Backward, fit
+from biprune.training.optimizers import make_sgd, set_rates
 from biprune.training.schedule import Moment, Shape
-from biprune.training.sgd import make_sgd, set_lr
+from biprune.training.setup import Record, Setup
 
 
 @dataclass(frozen=True)
@@ -82,12 +84,11 @@ class Hydra(TrainingMethod):
         return retrain_(start.model, algorithm.masks, recipe, setup, note, after=run)
 
 
-class HydraAlgorithm(PruningAlgorithm):
+class HydraAlgorithm(Algorithm):
     """SGD on the scores and the norms, for `fit`."""
 
     def __init__(self, method: Hydra, start: Start, target: Target) -> None:
-        super().__init__(method, target)
-        self._method = method
+        self._settings = {**method.settings, **target.settings}
         self._sparsity = target.sparsity
         self._structure = target.structure
         weights = target.weights(start.model)
@@ -114,10 +115,23 @@ class HydraAlgorithm(PruningAlgorithm):
         """Those that the model shows now."""
         return self.masked.masks
 
+    @property
+    def settings(self) -> Mapping[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        return self._settings
+
+    def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
+        """One pass, and one SGD step on the scores with the mask they give."""
+        if now.step == 0:
+            self._masks_before = self.masks
+        loss = backward(group[0]).item()
+        if math.isfinite(loss):  # scores of NaN cannot be ranked
+            set_rates(self._optimizer, self._schedule.factor(now.done))
+            self._move()
+        return loss
+
     @torch.no_grad()
-    def move(self, now: Moment) -> None:
-        """One SGD step on the scores, and the mask they give."""
-        set_lr(self._optimizer, self._method.score_lr * self._schedule.factor(now.done))
+    def _move(self) -> None:
         gradients = self.masked.gradients()
         if self._rows is not None:
             self._rows.silence_dead_(gradients, self.masked.masks)
@@ -131,7 +145,8 @@ class HydraAlgorithm(PruningAlgorithm):
 
     def record(self) -> Record:
         """The learning rate, and how the mask moved in this epoch."""
-        return {"score_lr": self._optimizer.param_groups[0]["lr"], **super().record()}
+        moved = mask_record(self.masks, self._masks_before)
+        return {"score_lr": self._optimizer.param_groups[0]["lr"], **moved}
 
     def state_dict(self) -> dict[str, Any]:
         """Scores, masks and momentum; theta does not move."""

@@ -26,7 +26,8 @@ from biprune.core.checks import check_whole
 from biprune.core.masks import Masks
 from biprune.core.selection import check_sparsity
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
-from biprune.training.loop import Cost, Record, Setup
+from biprune.training.loop import Cost
+from biprune.training.setup import Record, Setup
 
 
 @dataclass(frozen=True)

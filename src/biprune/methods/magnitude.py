@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import ClassVar, Literal
 
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
-from biprune.training.loop import Setup
 from biprune.training.schedule import Shape
+from biprune.training.setup import Setup
 
 
 @dataclass(frozen=True)

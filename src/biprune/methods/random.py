@@ -20,8 +20,8 @@ from biprune.core.structure import num_kept
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Outcome, Start, Target
 from biprune.training.batches import device_of
-from biprune.training.loop import Setup
 from biprune.training.seeding import drawing_generator
+from biprune.training.setup import Setup
 
 
 @dataclass(frozen=True)

@@ -13,13 +13,15 @@ from biprune.core.masked import where_kept
 from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, unwrap
 from biprune.core.structure import Scope
+from biprune.methods import METHODS, get_method
 from biprune.methods.attached import Rule
-from biprune.methods.scored import RULES, SPARSE_GRADIENT
+from biprune.methods.moving import MovingMask
 from biprune.pruning.request import Request
 from biprune.pruning.ticket import Ticket, check_masks, input_fields
 from biprune.structured.calls import Inputs, as_inputs
 from biprune.training.copying import copied
-from biprune.training.loop import Cost, Record
+from biprune.training.loop import Cost
+from biprune.training.setup import Record
 from biprune.training.step_hooks import Optimizers, StepHooks, Stepped
 
 
@@ -29,7 +31,7 @@ def attach(
     sparsity: float | None = None,
     *,
     steps: int,
-    method: str = "bip-plus",
+    method: str | MovingMask = "bip-plus",
     structure: str = "weight",
     scope: Scope | None = None,
     budget: Mapping[str, float] | None = None,
@@ -38,7 +40,7 @@ def attach(
     exclude: Patterns = None,
     allow_empty: bool = False,
     example_input: Inputs | None = None,
-    **settings: float,
+    **settings: object,
 ) -> Pruner:
     """Prune `model` while your own loop trains it by `optimizer`; the loop stays as it is.
 
@@ -79,7 +81,7 @@ def attach(
         ValueError: The weights cannot be pruned in this way, or something is attached to them.
         TypeError: The optimizer has no hooks around its step.
     """
-    check_choice("method", method, RULES)
+    chosen = _moving(method, settings)
     request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
     _refuse_shards(model)
     run = None if example_input is None else lambda: model(*as_inputs(example_input))
@@ -94,7 +96,7 @@ def attach(
             "out with `exclude`."
         )
     with torch.no_grad():
-        rule = RULES[method](model, target, steps, **settings)
+        rule = chosen.rule(model, target, chosen, steps)
     fields = {"left_out": left_out, "chosen": request.chosen, **input_fields(example_input)}
     return Pruner(model, rule, hooks, fields)
 
@@ -114,7 +116,7 @@ class Pruner:
         self._rule = rule
         self._hooks = hooks
         self._ticket_fields = ticket_fields
-        hooks.register(self)
+        hooks.register(rule)
 
     @property
     def masks(self) -> Masks:
@@ -161,8 +163,8 @@ class Pruner:
             accuracy=None,
             cost=Cost(),
             history=list(self.history),
-            method=rule.name,
-            settings={"steps": rule.steps, **rule.settings},
+            method=rule.method.name,
+            settings=rule.settings,
             sparsity=rule.sparsity,
             seed=0,
             **self._ticket_fields,
@@ -184,18 +186,6 @@ class Pruner:
         """
         self._rule.load_state_dict(state)
         self._hooks.peaks = dict(state["peaks"])
-
-    def withholds_gradients(self) -> bool:
-        """Whether the next step is the mask's alone."""
-        return self._rule.withholds_gradients
-
-    def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
-        """Called by the hooks: weights have moved, and with `stepped` a whole step is over."""
-        self._rule.take(names)
-        if stepped is not None:
-            self._rule.learn(stepped)
-            names = self._rule.weights
-        self._rule.write(names)
 
 
 def hold(model: nn.Module, optimizer: Optimizers, masks: Masks) -> Holder:
@@ -238,9 +228,13 @@ class Holder:
         """Leave an ordinary optimizer; from then on it may move pruned weights."""
         self._hooks.remove()
 
-    def withholds_gradients(self) -> bool:
+    def prepare(self, names: Iterable[str]) -> bool:
         """Every step is the optimizer's."""
-        return False
+        del names
+        return True
+
+    def restore(self) -> None:
+        """Nothing was prepared."""
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
         """Called by the hooks."""
@@ -248,6 +242,21 @@ class Holder:
         for name in names:
             weight = self._weights[name]
             where_kept(self.masks[name], weight, out=weight)
+
+
+def _moving(method: str | MovingMask, settings: Mapping[str, Any]) -> MovingMask:
+    """The method, with settings of its rule; its recipe is the user's optimizer here."""
+    moving = {n: each for n, each in METHODS.items() if issubclass(each, MovingMask)}
+    if isinstance(method, MovingMask):
+        return get_method(method, settings)  # pyright: ignore[reportReturnType]
+    check_choice("method", method, moving)
+    known = moving[method].rule_settings
+    if unknown := sorted(settings.keys() - set(known)):
+        raise TypeError(
+            f"`{method}` has no setting {unknown[0]!r} in a loop of your own. Its settings: "
+            f"{', '.join(known)}."
+        )
+    return get_method(method, settings)  # pyright: ignore[reportReturnType]
 
 
 def _refuse_shards(model: nn.Module) -> None:
@@ -269,4 +278,7 @@ def _refuse_unfit(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> None
     embeddings = (m for m in model.modules() if isinstance(m, (nn.Embedding, nn.EmbeddingBag)))
     sparse = [ids[id(m.weight)] for m in embeddings if m.sparse and id(m.weight) in ids]
     if sparse:
-        raise ValueError(SPARSE_GRADIENT.format(name=sparse[0]))
+        raise ValueError(
+            f"The gradient of {sparse[0]!r} will be sparse, and sparse gradients cannot be pruned "
+            "by. Build the embedding with sparse=False, or leave it out with `exclude`."
+        )

@@ -21,8 +21,8 @@ from biprune.methods.base import Target
 from biprune.structured.calls import Attention, Inputs, check_attention
 from biprune.training.batches import Batch, device_of, evaluation_mode, to_device
 from biprune.training.copying import refuse_meta
-from biprune.training.loop import Setup
 from biprune.training.seeding import forked_rng
+from biprune.training.setup import Setup
 
 logger = logging.getLogger(__name__)
 

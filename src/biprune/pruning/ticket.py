@@ -34,7 +34,8 @@ from biprune.runtime.sparse import to_semi_structured
 from biprune.structured.calls import Inputs
 from biprune.training.batches import device_of
 from biprune.training.checkpoint import State, only_tensors
-from biprune.training.loop import Cost, Record
+from biprune.training.loop import Cost
+from biprune.training.setup import Record
 
 if TYPE_CHECKING:
     from biprune.runtime.onnx import OnnxCheck

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from itertools import islice
+from dataclasses import dataclass
+from itertools import chain, islice
+from math import gcd
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -12,6 +15,7 @@ from torch.nn.functional import cross_entropy
 
 Batch = object  # a tensor, or any nesting of tuples, lists and dicts of them
 Loss = Callable[[nn.Module, Batch], Tensor]
+BatchScheme = Literal["different", "reverse", "same"]
 
 
 def device_of(model: nn.Module) -> torch.device:
@@ -65,6 +69,23 @@ def count_batches(batches: Iterable[Batch]) -> int:
     return count
 
 
+class MicroBatches(tuple[Batch, ...]):
+    """Batches that make one gradient together."""
+
+
+@dataclass(frozen=True)
+class Accumulated:
+    """`batches` in groups of `size`; what is left over at the end of a pass is left out."""
+
+    batches: Iterable[Batch]
+    size: int
+
+    def __iter__(self) -> Iterator[Batch]:
+        stream = iter(self.batches)
+        while len(group := MicroBatches(islice(stream, self.size))) == self.size:
+            yield group
+
+
 def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
     """Batches without end: the loader is started again whenever it ends."""
     while True:
@@ -79,6 +100,37 @@ def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
 def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
     """Exactly `count` batches of the endless stream."""
     return islice(endless(batches), count)
+
+
+def level_batches(
+    batches: Iterable[Batch], steps: int, lower_steps: int, scheme: BatchScheme
+) -> Iterator[Sequence[Batch]]:
+    """`lower_steps` batches for theta and one for the mask, `steps` times.
+
+    "different" draws all of them from one stream. "reverse" gives the upper level the epoch's
+    batches in reverse order, and holds them in memory. "same" repeats the lower level's last.
+    Loaders are passed over one time after the other, never two at once: those with persistent
+    workers have a single iterator.
+    """
+    if scheme == "different":
+        return rotated(batches, steps, lower_steps + 1)
+    if scheme == "same":
+        return ((*group, group[-1]) for group in rotated(batches, steps, lower_steps))
+    first_pass = list(take(batches, steps))
+    lower = chain(first_pass, take(batches, steps * (lower_steps - 1)))
+    return zip(*[lower] * lower_steps, reversed(first_pass), strict=True)
+
+
+def rotated(batches: Iterable[Batch], steps: int, roles: int) -> Iterator[Sequence[Batch]]:
+    """`steps` groups of `roles` batches, which swap their roles whenever the groups repeat.
+
+    A loader that keeps its order repeats them after lcm(steps, roles) batches, and would show some
+    batches to one role alone.
+    """
+    stream = take(batches, steps * roles)
+    for number, group in enumerate(zip(*[stream] * roles, strict=True)):
+        turn = number * gcd(steps, roles) // steps
+        yield (*group[turn:], *group[:turn])
 
 
 def loss_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:

@@ -5,10 +5,9 @@ from __future__ import annotations
 import math
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, field
-from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -18,8 +17,7 @@ from torch.nn.modules.batchnorm import _NormBase
 from biprune.core.files import claimed
 from biprune.training.batches import (
     Batch,
-    Loss,
-    count_batches,
+    MicroBatches,
     described,
     device_of,
     evaluation_mode,
@@ -31,9 +29,7 @@ from biprune.training.batches import (
 from biprune.training.checkpoint import Checkpoint, State, check_readable, copy_state, digest
 from biprune.training.schedule import Moment
 from biprune.training.seeding import derive_seed, forked_rng, seed_all
-
-Record = dict[str, Any]  # one epoch's numbers, JSON-able
-_WHEREABOUTS = ("root", "verify")  # of data: where files lie does not decide the batches
+from biprune.training.setup import Event, Record, Setup
 
 
 @dataclass(frozen=True)
@@ -52,42 +48,14 @@ class Cost:
         )
 
 
-@dataclass(frozen=True)
-class Event:
-    """Progress: one finished step, with the epoch's record when it was the epoch's last.
-
-    `epoch` counts from 0 and `step`, the finished ones of the epoch, from 1.
-    """
-
-    stage: str
-    epoch: int
-    epochs: int
-    step: int
-    steps: int
-    loss: float
-    record: Record | None = None
-
-
-@dataclass(frozen=True)
-class Setup:
-    """Where gradients come from and how a run is carried out; all but the algorithm itself."""
-
-    batches: Iterable[Batch]
-    loss: Loss
-    validate: Callable[[nn.Module], float] | None = None
-    seed: int = 0
-    autocast: bool = False
-    compile: bool = False
-    checkpoint: Path | str | None = None
-    progress: Callable[[Event], None] | None = None
-    data: dict[str, Any] | None = None  # how a named dataset was loaded
-
-
 class Backward(Protocol):
     """One counted pass."""
 
-    def __call__(self, batch: Batch, /) -> Tensor:
-        """Clear the gradients, run a batch forward and backward, and return its loss."""
+    def __call__(self, batch: Batch, /, *, upper: bool = False) -> Tensor:
+        """Clear the gradients, run a batch forward and backward, and return its loss.
+
+        By the loss of the upper level, if `upper`.
+        """
         ...
 
 
@@ -152,8 +120,7 @@ def fit(
     passes = Passes(model, setup)
     alone = nullcontext() if setup.checkpoint is None else claimed(setup.checkpoint)
     with forked_rng(setup.batches), alone:
-        steps = count_batches(setup.batches)
-        length = {"epochs": epochs, "steps": steps, "rewind_epochs": keep}
+        length = {"epochs": epochs, "steps": setup.steps_per_epoch, "rewind_epochs": keep}
         checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
         run = _resume(checkpoint, model, algorithm) or Fit()
         if not run.history and 0 in keep:
@@ -162,7 +129,8 @@ def fit(
             seed_all(derive_seed(setup.seed, epoch), setup.batches)
             train_mode_(model)
             started, losses = time.perf_counter(), []
-            for step, group in enumerate(algorithm.groups(setup.batches, steps)):
+            steps = setup.steps_until(epoch + 1) - setup.steps_until(epoch)
+            for step, group in enumerate(algorithm.groups(setup.stream, steps)):
                 try:
                     loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
                 except FloatingPointError:  # of scores that cannot be ranked
@@ -208,17 +176,25 @@ class Passes:
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         self._model = model
         self._runner = torch.compile(model) if setup.compile else model
-        self._loss = setup.loss
+        self._losses = {False: setup.loss, True: setup.upper_loss or setup.loss}
         self._device = device_of(model)
         self._autocast = setup.autocast
         self._count = 0
 
-    def __call__(self, batch: Batch, /) -> Tensor:
+    def __call__(self, batch: Batch, /, *, upper: bool = False) -> Tensor:
         """As `Backward`: the gradients are left in the model."""
         self._model.zero_grad(set_to_none=True)
+        parts = batch if isinstance(batch, MicroBatches) else (batch,)
+        losses = [self._one(part, len(parts), upper) for part in parts]
+        return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
+
+    def _one(self, batch: Batch, parts: int, upper: bool) -> Tensor:
+        """One pass, of which there are so many to a gradient; its part of their mean loss."""
         # bfloat16 has float32's range, so that no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
-            loss = loss_of(self._loss, self._runner, to_device(batch, self._device))  # pyright: ignore[reportArgumentType]
+            moved = to_device(batch, self._device)
+            loss = loss_of(self._losses[upper], self._runner, moved)  # pyright: ignore[reportArgumentType]
+        loss = loss if parts == 1 else loss / parts
         loss.backward()
         self._count += 1
         return loss.detach()
@@ -234,14 +210,7 @@ def _open_checkpoint(
 ) -> Checkpoint | None:
     if setup.checkpoint is None:
         return None
-    settings = {
-        **length,
-        "seed": setup.seed,
-        "autocast": setup.autocast,
-        "compile": setup.compile,
-        "data": {n: v for n, v in (setup.data or {}).items() if n not in _WHEREABOUTS} or None,
-        **algorithm.settings,
-    }
+    settings = {**length, **setup.settings, **algorithm.settings}
     check_readable(model.state_dict())
     start = digest([model.state_dict(), algorithm.state_dict()])
     return Checkpoint(setup.checkpoint, stage, settings, start)

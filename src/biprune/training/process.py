@@ -38,7 +38,7 @@ def check_one_process(name: str) -> None:
             f"`{name}` is called in one of {size} processes ({sign}), and each would do the whole "
             "work: data parallelism is not supported yet. Start it once, with `python script.py` "
             "in place of `torchrun script.py`, or without RANK and WORLD_SIZE. In a parallel loop "
-            "of your own use `BiPOptimizer`, whose steps come after the gradients are averaged."
+            "of your own use `attach`, whose steps come after the gradients are averaged."
         )
 
 

@@ -30,20 +30,6 @@ class Moment(NamedTuple):
         return (self.epoch + self.step / self.steps) / self.epochs
 
     @property
-    def number(self) -> int:
-        """How many steps are finished when it ends."""
-        return self.epoch * self.steps + self.step + 1
-
-    @property
-    def total(self) -> int:
-        """The steps of the run."""
-        return self.epochs * self.steps
-
-    def finished(self, last: int) -> float:
-        """The fraction that is finished when the step ends; all of it from step `last` on."""
-        return self.number / self.total if self.number < last else 1.0
-
-    @property
     def ends_epoch(self) -> bool:
         """Whether it is the epoch's last."""
         return self.step + 1 == self.steps

@@ -28,26 +28,32 @@ _TABLE = "_optimizer_step_post_hooks"
 
 
 class Stepped(NamedTuple):
-    """What an optimizer did its step to a weight by.
+    """How an optimizer stepped a weight.
 
-    `rate` is the learning rate over the highest so far, below 0 where the objective is maximized;
-    `decay` is weight decay times the learning rate; the gradient is still `scale` times as large.
+    `rate` is the learning rate over its peak so far, negative where the objective is maximized.
+    The gradient is still multiplied by `scale`.
     """
 
     rate: float
-    decay: float
     scale: float
 
 
 class Watcher(Protocol):
-    """Who is called."""
+    """What the hooks call."""
 
-    def withholds_gradients(self) -> bool:
-        """Whether the step that begins must leave the weights alone: it is shown no gradients."""
+    def prepare(self, names: Iterable[str]) -> bool:
+        """The gradients of `names` are there and the optimizer steps next.
+
+        False if the step must move nothing. May be called twice for one step, `restore` between.
+        """
+        ...
+
+    def restore(self) -> None:
+        """Have the weights show z again, because a closure runs the model or a step has failed."""
         ...
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
-        """Weights have moved, those of `names`. With `stepped`, of all, a whole step is over."""
+        """The weights of `names` have moved. With `stepped`, for all weights, the step is over."""
         ...
 
 
@@ -112,8 +118,7 @@ class StepHooks:
             self._refuse_capture()
             self._begun = True
             self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
-            if watcher.withholds_gradients():
-                return self._without_gradients(optimizer, args, kwargs)
+            return self._prepared(number, optimizer, watcher, args, kwargs)
 
         def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             del args, kwargs
@@ -148,18 +153,34 @@ class StepHooks:
             return None
         return {name: stepped for part in parts.values() for name, stepped in part.items()}
 
-    def _without_gradients(
-        self, optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]
+    def _prepared(
+        self,
+        number: int,
+        optimizer: Optimizer,
+        watcher: Watcher,
+        args: tuple[Any, ...],
+        kwargs: dict[str, Any],
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
-        """Take the gradients away until the step is over; those of a closure when it has run."""
+        """Have the watcher prepare the step: now, or whenever its closure has run."""
+
+        def prepare() -> None:
+            if not watcher.prepare(self._held[number]):
+                self._take(optimizer)
+
+        with torch.no_grad():
+            watcher.restore()
         closure = kwargs.get("closure") or next(iter(args[1:]), None)
         if closure is None:
-            self._take(optimizer)
+            with torch.no_grad():
+                prepare()
             return None
 
         def run() -> Any:
+            with torch.no_grad():
+                watcher.restore()
             loss = closure()
-            self._take(optimizer)
+            with torch.no_grad():
+                prepare()
             return loss
 
         rest = {name: value for name, value in kwargs.items() if name != "closure"}
@@ -171,7 +192,6 @@ class StepHooks:
         sizes = self._gradient_sizes() if scale != 1 else {}
         for group in optimizer.param_groups:
             lr = 1.0 if group.get("lr") is None else float(group["lr"])
-            decay = lr * float(group.get("weight_decay") or 0.0)
             sign = -1.0 if group.get("maximize") else 1.0
             for name in self._names_in(group):
                 seen = (self.peaks.get(name, 0.0), lr, float(group.get("initial_lr") or 0.0))
@@ -179,7 +199,7 @@ class StepHooks:
                 # A gradient that the step has changed has been unscaled by it.
                 unscaled = sizes.get(name) != self._sizes.get(name)
                 rate = sign * lr / peak if peak else 0.0
-                stepped[name] = Stepped(rate, decay, 1.0 if unscaled else scale)
+                stepped[name] = Stepped(rate, 1.0 if unscaled else scale)
         return stepped
 
     def _gradient_sizes(self) -> dict[str, float]:

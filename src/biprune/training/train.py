@@ -1,8 +1,7 @@
-"""Plain SGD, dense or under a fixed mask: `train` and what it returns."""
+"""Ordinary training, dense or under a fixed mask: `train` and what it returns."""
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -10,93 +9,52 @@ from typing import Any
 
 import torch
 from torch import nn
-from torch.nn.modules.loss import _Loss
 
-from biprune.core.checks import check_positive, check_rate, check_whole
-from biprune.core.masked import apply_masks_, mask_gradients_
+from biprune.core.masked import mask_gradients_
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.data import Dataset
 from biprune.training.batches import (
     Batch,
     Loss,
-    accuracy,
-    classification_loss,
     device_of,
-    evaluation_mode,
 )
 from biprune.training.checkpoint import State, digest
 from biprune.training.copying import copy_model
-from biprune.training.loop import Algorithm, Backward, Cost, Event, Fit, Record, Setup, fit
+from biprune.training.loop import Algorithm, Backward, Cost, Fit, fit
+from biprune.training.optimizers import Descent
 from biprune.training.process import check_one_process
-from biprune.training.schedule import LRSchedule, Moment, Shape
-from biprune.training.sgd import make_sgd, set_lr
+from biprune.training.recipes import OptimizerName, Recipe, settings_for
+from biprune.training.schedule import Moment, Shape
+from biprune.training.setup import (
+    Evaluate,
+    MakeOptimizer,
+    Progress,
+    Record,
+    Setup,
+    check_functions,
+    make_setup,
+    measured,
+)
 
-logger = logging.getLogger(__name__)
-_CALLED_WITH = {
-    "loss": "(model, batch)",
-    "evaluate": "the model",
-    "validate": "the model",
-    "progress": "an `Event`",
-}
 REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
-Evaluate = Callable[[nn.Module], float]
 
 
-@dataclass(frozen=True)
-class Recipe:
-    """Settings of one SGD training; the defaults are the paper's for retraining (160 epochs).
-
-    `milestones` are fractions of the run; `warmup_epochs` of linear warm-up come out of `epochs`.
-    """
-
-    epochs: int = 160
-    lr: float = 0.1
-    momentum: float = 0.9
-    weight_decay: float = 5e-4
-    schedule: Shape = "step"
-    milestones: tuple[float, ...] = (0.5, 0.75)
-    decay: float = 0.1
-    warmup_epochs: float = 0.0
-    nesterov: bool = False
-
-    def __post_init__(self) -> None:
-        check_whole("epochs", self.epochs, at_least=1)
-        check_positive("lr", self.lr)
-        check_rate("momentum", self.momentum)
-        check_rate("weight_decay", self.weight_decay)
-        if not 0 <= self.warmup_epochs <= self.epochs:
-            raise ValueError(
-                f"`warmup_epochs` must be in [0, {self.epochs}], the epochs of the run, got "
-                f"{self.warmup_epochs:g}."
-            )
-        self.lr_schedule()
-
-    def lr_schedule(self) -> LRSchedule:
-        """The factor on `lr` over the run."""
-        warmup = self.warmup_epochs / self.epochs
-        return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
-
-
-class PlainSGD(Algorithm):
+class PlainTraining(Algorithm):
     """The algorithm of ordinary training; under `masks`, pruned weights stay +0.0 exactly."""
 
-    def __init__(self, model: nn.Module, recipe: Recipe, masks: Masks | None = None) -> None:
+    def __init__(
+        self, model: nn.Module, recipe: Recipe, setup: Setup, masks: Masks | None = None
+    ) -> None:
         trainable = {name: p for name, p in parameter_names(model).items() if p.requires_grad}
-        self._recipe = recipe
-        self._schedule = recipe.lr_schedule()
+        self._recipe, self._model = recipe, model
         self._masks = None if masks is None else masks.to(device_of(model))
         self._masked = {name: trainable[name] for name in masks or () if name in trainable}
-        self._optimizer = make_sgd(
-            trainable.values(),
-            device_of(model),
-            lr=recipe.lr,
-            momentum=recipe.momentum,
-            weight_decay=recipe.weight_decay,
-            nesterov=recipe.nesterov,
-        )
+        # Without a gradient neither SGD nor AdamW moves a zero; of others that is not known.
+        self._may_drift = setup.optimizer is not None
+        self._descent = Descent(model, recipe, setup)
         if masks is not None:
-            apply_masks_(model, masks)
+            masks.apply_(model)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -105,25 +63,33 @@ class PlainSGD(Algorithm):
         return {**asdict(self._recipe), "masks": digest(kept) if kept else None}
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """One SGD step."""
-        set_lr(self._optimizer, self._recipe.lr * self._schedule.factor(now.done))
+        """One step."""
+        self._descent.set_rates(now.done)
         loss = backward(group[0])
         if self._masks is not None:
             mask_gradients_(self._masked, self._masks)
-        self._optimizer.step()
+        self._descent.step()
+        if self._masks is not None and self._may_drift:
+            self._masks.apply_(self._model)
         return loss.item()
 
     def record(self) -> Record:
         """The learning rate of the epoch's last step."""
-        return {"lr": self._optimizer.param_groups[0]["lr"]}
+        return {"lr": self._descent.rate}
+
+    def finish(self) -> None:
+        """Leave averaged weights in the model, if they were asked for."""
+        self._descent.finish()
+        if self._masks is not None:
+            self._masks.apply_(self._model)
 
     def state_dict(self) -> dict[str, Any]:
         """The optimizer's state; weights are the model's own."""
-        return self._optimizer.state_dict()
+        return self._descent.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Continue from `state_dict`."""
-        self._optimizer.load_state_dict(state)
+        self._descent.load_state_dict(state)
 
 
 @dataclass
@@ -152,73 +118,25 @@ def default_rewind_epoch(epochs: int) -> int:
     return max(1, round(REWIND_FRACTION * epochs))
 
 
-def check_functions(**given: object) -> None:
-    """Refuse what cannot be called before a run, not at its end."""
-    for name, function in given.items():
-        if function is not None and not callable(function):
-            raise TypeError(
-                f"`{name}` must be a function, got {type(function).__name__}. It is called with "
-                f"{_CALLED_WITH[name]}."
-            )
-        if isinstance(function, _Loss):
-            raise TypeError(
-                f"`{name}` is called with {_CALLED_WITH[name]}, and {type(function).__name__} "
-                "takes outputs and labels: pass a function that calls both, such as "
-                "lambda model, batch: criterion(model(batch[0]), batch[1])."
-            )
-
-
-def make_setup(
-    data: Dataset | Iterable[Batch],
-    loss: Loss | None,
-    validate: Evaluate | None,
-    **options: Any,
-) -> Setup:
-    """The setup of a run on `data`, with its own validation split where there is one."""
-    loss = loss or classification_loss
-    if isinstance(data, Dataset):
-        if validate is None and (val := data.val) is not None:
-            validate = lambda model: accuracy(model, val)  # noqa: E731
-        return Setup(data.train, loss, validate, data=data.options, **options)
-    if not isinstance(data, Iterable):
-        raise TypeError(
-            f"`data` must be a Dataset or something that yields batches, got {type(data).__name__}."
-        )
-    return Setup(data, loss, validate, **options)
-
-
-def measured(
-    model: nn.Module, data: Dataset | Iterable[Batch], evaluate: Evaluate | None
-) -> float | None:
-    """What `evaluate` says of the model, or its accuracy on a Dataset's test split.
-
-    Whatever mode it leaves, the model's is as before. A run is not lost because `evaluate` returns
-    no number.
-    """
-    if evaluate is None:
-        return accuracy(model, data.test) if isinstance(data, Dataset) else None
-    with evaluation_mode(model), torch.no_grad():
-        value = evaluate(model)
-    try:
-        return float(value)
-    except (TypeError, ValueError):
-        logger.warning("`evaluate` must return a number, got %r; it is left out.", value)
-        return None
-
-
 def train(
     model: nn.Module,
     data: Dataset | Iterable[Batch],
     *,
     epochs: int = 160,
-    lr: float = 0.1,
+    steps: int | None = None,
+    optimizer: OptimizerName | MakeOptimizer | None = None,
+    lr: float | None = None,
     momentum: float = 0.9,
-    weight_decay: float = 5e-4,
-    schedule: Shape = "step",
+    weight_decay: float | None = None,
+    schedule: Shape | None = None,
     milestones: tuple[float, ...] = (0.5, 0.75),
     decay: float = 0.1,
-    warmup_epochs: float = 0.0,
+    warmup_epochs: float | None = None,
     nesterov: bool = False,
+    lr_schedule: Callable[[float], float] | None = None,
+    clip_grad: float | None = None,
+    accumulate: int = 1,
+    ema: float | None = None,
     masks: Masks | None = None,
     seed: int = 0,
     loss: Loss | None = None,
@@ -226,47 +144,95 @@ def train(
     validate: Evaluate | None = None,
     rewind_epochs: Iterable[int] | None = None,
     channels_last: bool | None = None,
+    device: torch.device | str | None = None,
     autocast: bool = False,
     compile: bool = False,
     checkpoint: Path | str | None = None,
-    progress: Callable[[Event], None] | None = None,
+    progress: Progress | None = None,
 ) -> TrainResult:
-    """Train a copy of `model` by SGD and test it once; `model` itself is not changed.
+    """Train a copy of `model` and test it once; `model` itself is not changed.
 
-    `data` is a Dataset or any re-iterable of batches; `loss(model, batch)` returns a scalar
-    (default: cross-entropy of `model(inputs)` and labels). `evaluate(model)` is called once at the
-    end, `validate(model)` after every epoch; a Dataset brings both. `milestones` are fractions of
-    the run. Under `masks` the pruned weights stay exactly zero. The states after `rewind_epochs`
-    are kept (default: before training, and 5 % into it). `channels_last` lays convolutions out for
-    speed (default: models of our registry). With `checkpoint=FOLDER` the run can be stopped at any
-    time: the same call continues it and ends with the same bits. `progress` hears an `Event` of
-    every step; `progress=print` shows what is in one.
+    Example:
+        >>> import biprune
+        >>> data = biprune.load_data("digits", seed=0)
+        >>> model = biprune.create_model("resnet8", num_classes=10, in_channels=1, width=4, seed=0)
+        >>> result = biprune.train(model, data, epochs=1, lr=0.05, seed=0)
+        >>> result.cost.forward_passes == len(data.train)
+        True
 
-    >>> import biprune
-    >>> data = biprune.load_data("digits", seed=0)
-    >>> model = biprune.create_model("resnet8", num_classes=10, in_channels=1, width=4, seed=0)
-    >>> result = biprune.train(model, data, epochs=1, lr=0.05, seed=0)
-    >>> result.cost.forward_passes == len(data.train)
-    True
+    Args:
+        model: Any module.
+        data: A Dataset, or any re-iterable of batches such as a DataLoader.
+        epochs: Passes over the training data.
+        steps: In place of `epochs`: optimizer steps in all.
+        optimizer: "sgd", "adamw", or a function that makes one of parameter groups (weights, and
+            norms with biases). By default AdamW for transformers and SGD for all else.
+        lr: The learning rate; by default 0.1 for SGD and 0.001 for AdamW.
+        momentum: Of SGD, as `nesterov`.
+        weight_decay: By default 5e-4 for SGD and 0.05 for AdamW, which spares norms and biases.
+        schedule: "step" (the default for SGD), "cosine" (for AdamW) or "constant".
+        milestones: Of the steps, as fractions of the run; each multiplies the rate by `decay`.
+        warmup_epochs: Of linear warm-up; by default none for SGD and 5 % of the run for AdamW.
+        lr_schedule: In place of `schedule`: the factor on the rate after a fraction of the run.
+        clip_grad: The largest norm of a gradient; by default none for SGD and 1 for AdamW.
+        accumulate: Batches that make one gradient together.
+        ema: The decay of a moving average of the weights, such as 0.999, which is then the result.
+        masks: Pruned weights stay exactly zero.
+        seed: Of everything that is drawn.
+        loss: A function of (model, batch); by default the cross-entropy of `model(inputs)`.
+        evaluate: Called with the model once, at the end; a Dataset brings its test accuracy.
+        validate: Called with the model that trains after every epoch; a Dataset brings it too.
+        rewind_epochs: Epochs whose states are kept; by default 0 and 5 % of the run.
+        channels_last: Lay convolutions out for speed; by default for models of our registry.
+        device: Where to train; by default where the model is.
+        autocast: Run in bfloat16 where that is safe.
+        compile: Run through `torch.compile`.
+        checkpoint: A folder. The run can be stopped at any time, and the same call continues it
+            and ends with the same bits.
+        progress: Hears an `Event` of every step; `print` shows what is in one.
+
+    Returns:
+        The trained model with its accuracy, history, cost, and the states to rewind to.
     """
     check_one_process("train")
-    check_functions(loss=loss, evaluate=evaluate, validate=validate, progress=progress)
-    recipe = Recipe(
-        epochs, lr, momentum, weight_decay, schedule, milestones, decay, warmup_epochs, nesterov
-    )
+    check_functions(evaluate=evaluate, lr_schedule=lr_schedule)
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
+    if callable(optimizer) and lr is not None:
+        raise ValueError("`lr` is said by the optimizer that `optimizer` makes: leave it out.")
     setup = make_setup(
         data,
         loss,
         validate,
         seed=seed,
+        optimizer=optimizer if callable(optimizer) else None,
+        lr_schedule=lr_schedule,
+        clip_grad=clip_grad,
+        accumulate=accumulate,
+        ema=ema,
         autocast=autocast,
         compile=compile,
         checkpoint=checkpoint,
         progress=progress,
     )
-    if not isinstance(model, nn.Module):
-        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
-    model = copy_model(model, channels_last=channels_last)
+    if steps is not None:
+        epochs, setup = setup.paced(steps)
+    given = {
+        "lr": lr,
+        "weight_decay": weight_decay,
+        "schedule": schedule,
+        "warmup_epochs": warmup_epochs,
+    }
+    said = {name: value for name, value in given.items() if value is not None}
+    recipe = Recipe(
+        epochs,
+        momentum=momentum,
+        milestones=milestones,
+        decay=decay,
+        nesterov=nesterov,
+        **settings_for(optimizer, model, epochs) | said,
+    )
+    model = copy_model(model, channels_last=channels_last).to(device)
     keep = {0, default_rewind_epoch(epochs)} if rewind_epochs is None else set(rewind_epochs)
     if keep and not 0 <= min(keep) <= max(keep) <= epochs:
         raise ValueError(
@@ -296,5 +262,7 @@ def train_(
     stage: str = "train",
 ) -> Fit:
     """Train `model` in place."""
-    algorithm = PlainSGD(model, recipe, masks)
-    return fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep_epochs)
+    algorithm = PlainTraining(model, recipe, setup, masks)
+    run = fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep_epochs)
+    algorithm.finish()
+    return run

@@ -1,0 +1,166 @@
+"""Loss functions to learn by other than the data's: a teacher's outputs, an adversary's inputs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import kl_div, log_softmax
+
+from biprune.core.checks import check_part, check_positive, check_whole
+from biprune.training.batches import (
+    Batch,
+    Loss,
+    classification_loss,
+    device_of,
+    evaluation_mode,
+    logits_of,
+)
+from biprune.training.setup import Setup
+
+
+@dataclass(frozen=True)
+class Distill:
+    """A loss that also follows a teacher (Hinton, Vinyals, Dean 2015).
+
+        (1 - weight) * loss + weight * temperature^2 * KL(teacher || student)
+
+    both at `temperature`, in the mean over the samples. The teacher is in eval mode and is not
+    changed. Batches are (inputs, ...), a mapping, or what the model takes.
+
+    Args:
+        teacher: A model with the same classes, such as the dense one.
+        temperature: By which the logits of both are divided.
+        weight: Of the teacher, in (0, 1].
+        loss: Of the data; by default that of the run.
+
+    Example:
+        >>> import biprune, torch
+        >>> teacher = torch.nn.Linear(4, 3)
+        >>> loss = biprune.Distill(teacher, weight=1.0)
+        >>> batch = (torch.ones(2, 4), torch.tensor([0, 1]))
+        >>> abs(round(float(loss(teacher, batch)), 6))
+        0.0
+    """
+
+    teacher: nn.Module
+    temperature: float = 2.0
+    weight: float = 0.5
+    loss: Loss = classification_loss
+
+    def __post_init__(self) -> None:
+        if not isinstance(self.teacher, nn.Module):
+            raise TypeError(
+                f"`teacher` must be a torch.nn.Module, got {type(self.teacher).__name__}."
+            )
+        check_positive("temperature", self.temperature)
+        check_part("weight", self.weight)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss of a batch, two passes of the student unless the teacher is all of it."""
+        device = device_of(model)
+        if device_of(self.teacher) != device:
+            self.teacher.to(device)
+        with torch.no_grad(), evaluation_mode(self.teacher):
+            taught = log_softmax(_logits(self.teacher, batch) / self.temperature, dim=-1)
+        seen: list[Tensor] = []
+        handle = model.register_forward_hook(lambda _, __, output: seen.append(logits_of(output)))
+        try:
+            own = self.loss(model, batch) if self.weight < 1 else None
+            logits = seen[0] if seen else _logits(model, batch)
+        finally:
+            handle.remove()
+        learned = log_softmax(logits / self.temperature, dim=-1)
+        divergence = kl_div(learned, taught, log_target=True, reduction="none").sum(-1).mean()
+        following = self.temperature**2 * divergence
+        if own is None:
+            return following
+        return (1 - self.weight) * own + self.weight * following
+
+
+@dataclass(frozen=True)
+class Adversarial:
+    """The loss on inputs moved to raise it: projected gradient ascent (Madry et al., ICLR 2018).
+
+        x <- project(x + step_size * sign(dl/dx)),  within epsilon of the data in every entry
+
+    For batches (inputs, labels) with floating-point inputs. The search leaves no gradients in the
+    parameters and runs in eval mode, so that running statistics are of the batch's last pass alone.
+
+    Args:
+        epsilon: The largest change of an entry, in the units of the inputs as the model gets them.
+        steps: Of the search, each a forward and a backward pass.
+        step_size: By default 2.5 * epsilon / steps.
+        loss: What is raised; by default that of the run.
+    """
+
+    epsilon: float
+    steps: int = 7
+    step_size: float | None = None
+    loss: Loss = classification_loss
+
+    def __post_init__(self) -> None:
+        check_positive("epsilon", self.epsilon)
+        check_whole("steps", self.steps, at_least=1)
+        if self.step_size is not None:
+            check_positive("step_size", self.step_size)
+
+    def __call__(self, model: nn.Module, batch: Batch) -> Tensor:
+        """The loss of the batch as the adversary has made it."""
+        return self.loss(model, self.attacked(model, batch))
+
+    def attacked(self, model: nn.Module, batch: Batch) -> Batch:
+        """The batch with inputs that raise the loss."""
+        if not (isinstance(batch, (tuple, list)) and batch and _is_float(batch[0])):
+            raise ValueError(
+                "`Adversarial` moves the inputs of batches (inputs, labels), which must be "
+                "floating-point tensors."
+            )
+        inputs, *rest = batch
+        size = 2.5 * self.epsilon / self.steps if self.step_size is None else self.step_size
+        moved = inputs.detach()
+        with evaluation_mode(model), torch.enable_grad():
+            for _ in range(self.steps):
+                moved = moved.detach().requires_grad_()
+                loss = self.loss(model, (moved, *rest))
+                (slope,) = torch.autograd.grad(loss, moved)
+                change = (moved.detach() + size * slope.sign() - inputs).clamp(
+                    -self.epsilon, self.epsilon
+                )
+                moved = inputs + change
+        return (moved.detach(), *rest)
+
+
+def with_objectives(
+    setup: Setup,
+    levels: int,
+    upper_loss: Loss | None,
+    upper_data: Iterable[Batch] | None,
+    distill: nn.Module | Distill | None,
+) -> Setup:
+    """The setup with what each of the levels learns by; a method of one level takes no other."""
+    upper = {"upper_loss": upper_loss, "upper_data": upper_data}
+    if levels == 1 and (given := [name for name, value in upper.items() if value is not None]):
+        raise ValueError(
+            f"`{given[0]}` is for methods whose mask has a batch of its own: use 'bip', or "
+            "'bip-plus' with passes=2."
+        )
+    loss = setup.loss
+    if isinstance(distill, nn.Module):
+        distill = Distill(distill)
+    if distill is not None:
+        own = replace(distill, loss=loss) if distill.loss is classification_loss else distill
+        loss, upper_loss = own, upper_loss or own
+    return replace(setup, loss=loss, upper_loss=upper_loss, upper_batches=upper_data)
+
+
+def _is_float(value: object) -> bool:
+    return isinstance(value, Tensor) and value.is_floating_point()
+
+
+def _logits(model: nn.Module, batch: Batch) -> Tensor:
+    if isinstance(batch, dict):
+        return logits_of(model(**{name: v for name, v in batch.items() if name != "labels"}))
+    return logits_of(model(batch[0] if isinstance(batch, (tuple, list)) else batch))

@@ -1,0 +1,199 @@
+"""How a run is carried out, and what it is asked for by functions of the user's."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+from math import ceil
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import nn
+from torch.nn.modules.loss import _Loss
+from torch.optim import Optimizer
+
+from biprune.core.checks import check_whole
+from biprune.data import Dataset
+from biprune.training.batches import (
+    Accumulated,
+    Batch,
+    Loss,
+    accuracy,
+    classification_loss,
+    count_batches,
+    evaluation_mode,
+)
+from biprune.training.seeding import forked_rng
+
+logger = logging.getLogger(__name__)
+Record = dict[str, Any]  # one epoch's numbers, JSON-able
+Evaluate = Callable[[nn.Module], float]
+MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer | Sequence[Optimizer]]
+_WHEREABOUTS = ("root", "verify")  # of data: where files lie does not decide the batches
+_CALLED_WITH = {
+    "loss": "(model, batch)",
+    "evaluate": "the model",
+    "validate": "the model",
+    "progress": "an `Event`",
+    "optimizer": "parameter groups",
+    "upper_loss": "(model, batch)",
+    "lr_schedule": "the finished fraction of the run",
+}
+
+
+@dataclass(frozen=True)
+class Event:
+    """Progress: one finished step, with the epoch's record when it was the epoch's last.
+
+    `epoch` counts from 0 and `step`, the finished ones of the epoch, from 1.
+    """
+
+    stage: str
+    epoch: int
+    epochs: int
+    step: int
+    steps: int
+    loss: float
+    record: Record | None = None
+
+
+Progress = Callable[[Event], None]
+
+
+@dataclass(frozen=True)
+class Setup:
+    """Where gradients come from and how a run is carried out; all but the algorithm itself.
+
+    Args:
+        optimizer: Makes an optimizer of parameter groups, in place of the recipe's.
+        lr_schedule: The factor on the learning rate after a fraction of the run, in place of the
+            recipe's.
+        clip_grad: The largest norm of a gradient.
+        accumulate: Batches that make one gradient.
+        ema: The decay of a moving average of the weights, which is what the run leaves.
+        pace: Steps an epoch, where they are not those of the data.
+        upper_loss: That of the upper level, where it is not the lower one's.
+        upper_batches: The same.
+    """
+
+    batches: Iterable[Batch]
+    loss: Loss
+    validate: Evaluate | None = None
+    seed: int = 0
+    autocast: bool = False
+    compile: bool = False
+    checkpoint: Path | str | None = None
+    progress: Progress | None = None
+    data: dict[str, Any] | None = None  # how a named dataset was loaded
+    optimizer: MakeOptimizer | None = None
+    lr_schedule: Callable[[float], float] | None = None
+    clip_grad: float | None = None
+    accumulate: int = 1
+    ema: float | None = None
+    pace: Fraction | None = None
+    upper_loss: Loss | None = None
+    upper_batches: Iterable[Batch] | None = None
+
+    def __post_init__(self) -> None:
+        check_whole("accumulate", self.accumulate, at_least=1)
+        if self.clip_grad is not None and not self.clip_grad > 0:
+            raise ValueError(f"`clip_grad` must be positive, got {self.clip_grad!r}.")
+        if self.ema is not None and not 0 < self.ema < 1:
+            raise ValueError(f"`ema` must be in (0, 1), such as 0.999, got {self.ema!r}.")
+
+    @property
+    def stream(self) -> Iterable[Batch]:
+        """The batches of single steps."""
+        return self.batches if self.accumulate == 1 else Accumulated(self.batches, self.accumulate)
+
+    @cached_property
+    def steps_per_epoch(self) -> int:
+        """The steps of one pass; counted once, for it may take a pass over the batches."""
+        with forked_rng(self.batches):
+            count = count_batches(self.batches)
+        if count < self.accumulate:
+            raise ValueError(
+                f"`accumulate` {self.accumulate} is more than the {count} batches of a pass."
+            )
+        return count // self.accumulate
+
+    def paced(self, steps: int, each: int = 1) -> tuple[int, Setup]:
+        """So many epochs, over which `steps` are spread evenly, `each` of them to an iteration."""
+        check_whole("steps", steps, at_least=1)
+        if steps % each:
+            raise ValueError(f"`steps` must be a multiple of {each}, an iteration's, got {steps}.")
+        iterations = steps // each
+        epochs = ceil(iterations / self.steps_per_epoch)
+        return epochs, replace(self, pace=Fraction(iterations, epochs))
+
+    def steps_until(self, epoch: int) -> int:
+        """The steps of the first `epoch` epochs."""
+        return int((self.pace or self.steps_per_epoch) * epoch)
+
+    @property
+    def settings(self) -> dict[str, Any]:
+        """What a checkpoint must share to be resumed."""
+        data = {n: v for n, v in (self.data or {}).items() if n not in _WHEREABOUTS} or None
+        plain = ("seed", "autocast", "compile", "clip_grad", "accumulate", "ema")
+        pace = None if self.pace is None else f"{self.pace}"
+        return {**{name: getattr(self, name) for name in plain}, "pace": pace, "data": data}
+
+
+def check_functions(**given: object) -> None:
+    """Refuse what cannot be called before a run, not at its end."""
+    for name, function in given.items():
+        if function is not None and not callable(function):
+            raise TypeError(
+                f"`{name}` must be a function, got {type(function).__name__}. It is called with "
+                f"{_CALLED_WITH[name]}."
+            )
+        if isinstance(function, _Loss):
+            raise TypeError(
+                f"`{name}` is called with {_CALLED_WITH[name]}, and {type(function).__name__} "
+                "takes outputs and labels: pass a function that calls both, such as "
+                "lambda model, batch: criterion(model(batch[0]), batch[1])."
+            )
+
+
+def make_setup(
+    data: Dataset | Iterable[Batch],
+    loss: Loss | None,
+    validate: Evaluate | None,
+    **options: Any,
+) -> Setup:
+    """The setup of a run on `data`, with its own validation split where there is one."""
+    functions = {"loss": loss, "validate": validate, "progress": options.get("progress")}
+    check_functions(**functions, optimizer=options.get("optimizer"))
+    loss = loss or classification_loss
+    if isinstance(data, Dataset):
+        if validate is None and (val := data.val) is not None:
+            validate = lambda model: accuracy(model, val)  # noqa: E731
+        return Setup(data.train, loss, validate, data=data.options, **options)
+    if not isinstance(data, Iterable):
+        raise TypeError(
+            f"`data` must be a Dataset or something that yields batches, got {type(data).__name__}."
+        )
+    return Setup(data, loss, validate, **options)
+
+
+def measured(
+    model: nn.Module, data: Dataset | Iterable[Batch], evaluate: Evaluate | None
+) -> float | None:
+    """What `evaluate` says of the model, or its accuracy on a Dataset's test split.
+
+    Whatever mode it leaves, the model's is as before. A run is not lost because `evaluate` returns
+    no number.
+    """
+    if evaluate is None:
+        return accuracy(model, data.test) if isinstance(data, Dataset) else None
+    with evaluation_mode(model), torch.no_grad():
+        value = evaluate(model)
+    try:
+        return float(value)
+    except (TypeError, ValueError):
+        logger.warning("`evaluate` must return a number, got %r; it is left out.", value)
+        return None
