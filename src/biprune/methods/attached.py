@@ -83,8 +83,12 @@ class Rule(ABC):
     def prepare(self, names: Iterable[str]) -> bool:
         """Show the optimizer theta and m * g; or z and g, without g of dead rows; or nothing."""
         gradients = self._living_gradients(names)
-        if self.moves != "theta":
-            return self.moves == "z"
+        if self.moves == "z":
+            return True
+        for name in names:  # what the user has done to it since the last step
+            self._take(name)
+        if self.moves == "nothing":
+            return False
         for name, gradient in gradients.items():
             weight = self.weights[name]
             z, weight.data = weight.data, self.theta[name]
@@ -93,16 +97,16 @@ class Rule(ABC):
         return True
 
     def restore(self) -> None:
-        """Show z again."""
-        names = list(self._hidden)
-        for name in names:
-            self._hide_theta(name)
-        self._write(names)
+        """Show z again, in the middle of a step."""
+        for name in self.weights:
+            self._take(name)
+        self._write(self.weights)
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
         """Called by the hooks: the weights of `names` have moved; with `stepped`, all have."""
-        for name in names:
-            self._take(name)
+        if self.moves != "nothing":
+            for name in names:
+                self._take(name)
         if stepped is not None:
             self._learn(stepped)
             names = self.weights
@@ -142,6 +146,7 @@ class Rule(ABC):
         for part in ("masks", *self._tensors()):
             if _shapes(state[part]) != _shapes(own[part]):
                 raise ValueError(f"The state is of other weights than the model's: see {part!r}.")
+        self.restore()
         for part, tensors in self._tensors().items():
             for name, tensor in tensors.items():
                 tensor.copy_(state[part][name])
@@ -149,7 +154,6 @@ class Rule(ABC):
             setattr(self, name, copy(state[name]))
         device = next(iter(self.theta.values())).device
         self.masks = Masks(state["masks"], self.masks.structure).to(device)
-        self.restore()
         self._write(self.weights)
 
     @property
@@ -184,7 +188,7 @@ class Rule(ABC):
         return True
 
     def _take(self, name: str) -> None:
-        """theta <- what the optimizer has made of it."""
+        """theta <- what the weight shows of it."""
         weight, theta = self.weights[name], self.theta[name]
         if (weight.dtype, weight.device) != (theta.dtype, theta.device):
             raise ValueError(
@@ -192,13 +196,9 @@ class Rule(ABC):
                 f"{weight.device} now. Convert and move the model first, then attach."
             )
         if name in self._hidden:
-            self._hide_theta(name)
-        elif self.moves != "nothing":
+            weight.data, weight.grad = self._hidden.pop(name)
+        else:
             torch.where(self.masks[name], weight, theta, out=theta)
-
-    def _hide_theta(self, name: str) -> None:
-        weight = self.weights[name]
-        weight.data, weight.grad = self._hidden.pop(name)
 
     def _write(self, names: Iterable[str]) -> None:
         """p <- theta where kept, +0.0 elsewhere."""
