@@ -137,11 +137,11 @@ class Rule(ABC):
                 f"The state was not saved by a pruner of {self.method.name}: it lacks "
                 f"{missing[0]!r}."
             )
-        for part, value in self._kind.items():
-            if state[part] != value:
+        for part, value in _flat(self._kind).items():
+            if (other := _flat(state).get(part)) != value:
                 raise ValueError(
-                    f"The state is of a run with the {part} {state[part]!r}, this one has "
-                    f"{value!r}. Attach as it was."
+                    f"The state is of a run with the {part} {other!r}, this one has {value!r}. "
+                    "Attach as it was."
                 )
         for part in ("masks", *self._tensors()):
             if _shapes(state[part]) != _shapes(own[part]):
@@ -257,6 +257,10 @@ class Rule(ABC):
                 f"After {self.step} steps the weights are not finite. Lower the learning rate, or "
                 "look at the data and the loss function."
             )
+
+
+def _flat(kind: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": kind["method"], **kind["settings"], **kind["target"]}
 
 
 def _shapes(tensors: Values) -> dict[str, torch.Size]:

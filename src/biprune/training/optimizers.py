@@ -169,11 +169,11 @@ class Descent:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Leave the averages in the model, if they were asked for."""
+        """Leave the averages in the model, if they were asked for; counts are no averages."""
         if self._average is not None:
             state = self._average.module.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
                     tensor.copy_(state[name])
 
     def state_dict(self) -> dict[str, Any]:
