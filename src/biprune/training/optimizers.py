@@ -169,11 +169,11 @@ class Descent:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Leave the averages in the model, if they were asked for; counts are no averages."""
+        """Leave the averages in the model, if they were asked for."""
         if self._average is not None:
             state = self._average.module.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if isinstance(tensor, Tensor) and (tensor.is_floating_point() or tensor.is_complex()):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():  # not counts
                     tensor.copy_(state[name])
 
     def state_dict(self) -> dict[str, Any]:
