@@ -1,4 +1,4 @@
-"""What the tests of `attach` and `hold` go through: optimizers, methods, structures, a plain loop."""
+"""Optimizers, methods, structures and a plain loop, for the tests of `attach` and `hold`."""
 
 from __future__ import annotations
 
@@ -140,3 +140,15 @@ def shows_z(model: nn.Module, pruner: biprune.Pruner) -> bool:
         torch.equal(weight[mask], theta[mask]) and is_plus_zero(weight[~mask])
         for weight, mask, theta in pairs
     )
+
+
+def same_content(one: Any, other: Any) -> bool:
+    """Whether two nested states are the same bit for bit."""
+    if isinstance(one, Tensor):
+        return one.dtype == other.dtype and torch.equal(one, other)
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same_content(one[k], other[k]) for k in one)
+    if isinstance(one, (list, tuple)):
+        pairs = itertools.zip_longest(one, other)
+        return all(same_content(mine, theirs) for mine, theirs in pairs)
+    return one == other
