@@ -109,12 +109,15 @@ def attached(
     return biprune.attach(model, given, method=method, **{"sparsity": 0.8, "steps": 12} | how)
 
 
-def backward(model: nn.Module, batch: tuple[Tensor, Tensor], scale: float = 1.0) -> Tensor:
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The cross-entropy of a batch."""
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+def backward(model: nn.Module, batch: tuple[Tensor, Tensor], scale: float = 1.0) -> None:
     """Clear the gradients, and one pass."""
     model.zero_grad()
-    loss = cross_entropy(model(batch[0]), batch[1])
-    (loss * scale).backward()
-    return loss.detach()
+    (loss_of(model, batch) * scale).backward()
 
 
 def train(
@@ -126,6 +129,15 @@ def train(
         backward(model, batch)
         for optimizer in optimizers:
             optimizer.step()
+
+
+def trained(
+    model: nn.Module, optimizer: Optimizer, batches: Batches, method: str = "bip-plus", **how: Any
+) -> biprune.Pruner:
+    """A run that others are compared with."""
+    pruner = attached(model, [optimizer], method, **how)
+    train(model, [optimizer], batches, 12)
+    return pruner
 
 
 def is_plus_zero(values: Tensor) -> bool:
