@@ -131,10 +131,11 @@ class MaskTraining(Algorithm):
         steps = setup.steps_until(method.epochs) * method.steps_per_iteration
         with torch.no_grad():
             self.rule = method.rule(model, target, method, steps)
-        self._upper = setup.upper_batches
+        self._upper = setup.upper_stream
         weights = self.rule.weights
         self._descent = Descent(model, method.recipe(), setup, weights.values(), method.theta_decay)
         self._hooks = StepHooks(self._descent.optimizers, weights)
+        self._hooks.check_held()
         self._hooks.register(self.rule)
         self._masks_before = self.rule.masks
 
@@ -148,7 +149,11 @@ class MaskTraining(Algorithm):
         if self._upper is None:
             return self._method.groups(batches, steps)
         lower = rotated(batches, steps, self._method.steps_per_iteration - 1)
-        upper = take(self._upper, steps)
+        upper = self._upper
+        if isinstance(upper, Sequence):  # the next epoch goes on where this one ends
+            begin = self.rule.step // self._method.steps_per_iteration % len(upper)
+            upper = [*upper[begin:], *upper[:begin]]
+        upper = take(upper, steps)
         return ((*group, own) for group, own in zip(lower, upper, strict=True))
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
