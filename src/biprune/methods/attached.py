@@ -34,6 +34,9 @@ from biprune.training.step_hooks import Stepped
 if TYPE_CHECKING:
     from biprune.methods.moving import MovingMask
 
+# What the optimizer moves in a step: the weights as they are, the weights beneath the mask, or
+# nothing, where the step is the mask's alone.
+Move = Literal["z", "theta", "nothing"]
 RECORDS = 100  # of how the mask moves over a run, about
 logger = logging.getLogger(__name__)
 Values = Mapping[str, Tensor]
@@ -71,9 +74,10 @@ class Rule(ABC):
         self._write(self.weights)
 
     @property
-    def moves(self) -> Literal["z", "theta", "nothing"]:
-        """What the optimizer is to move in the next step."""
-        return "z"
+    def moves(self) -> Move:
+        """What the optimizer moves in the next step; after the last one the mask stays."""
+        iteration = self.method.iteration
+        return iteration[0 if self.step == self.steps else self.step % len(iteration)]
 
     @property
     def sparsity(self) -> float:
@@ -81,7 +85,7 @@ class Rule(ABC):
         return self.method.sparsity_at(self.step, self.steps, self.target.sparsity)
 
     def prepare(self, names: Iterable[str]) -> bool:
-        """Show the optimizer theta and m * g; or z and g, without g of dead rows; or nothing."""
+        """Show the optimizer z and g, without g of dead rows; or theta and m * g; or nothing."""
         gradients = self._living_gradients(names)
         if self.moves == "z":
             return True

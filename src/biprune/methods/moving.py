@@ -13,7 +13,7 @@ from torch import nn
 from biprune.core.checks import check_part, check_whole
 from biprune.core.masks import Masks
 from biprune.core.selection import check_sparsity
-from biprune.methods.attached import Rule
+from biprune.methods.attached import Move, Rule
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record
 from biprune.training.batches import Batch, rotated, take
 from biprune.training.loop import Algorithm, Backward, fit
@@ -37,9 +37,19 @@ class MovingMask(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
 
     @property
+    def iteration(self) -> tuple[Move, ...]:
+        """What the optimizer moves in each step of an iteration; scores move in the last."""
+        return ("z",)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Each with a batch of its own."""
+        return len(self.iteration)
+
+    @property
     def learns_dead_rows(self) -> bool:
-        """Whether scores of rows without a kept weight are learned too."""
-        return False
+        """Whether scores of rows without a kept weight are learned too, if a setting says so."""
+        return self.settings.get("score_dead_rows", False)
 
     @property
     def theta_decay(self) -> float | None:
