@@ -4,6 +4,8 @@ python benchmarks/step_parts.py --model resnet18
 
 The parts of a step of `bip-plus`, of which the pass itself, forward and backward, is what a dense
 step needs too. Selecting less often than every step could save no more than the selection's share.
+"selection" starts from the last step's cut, and "selection, cold" from a sample of the scores, as it
+would without that memory: their difference, in % of the step, is what the memory is worth.
 """
 
 from __future__ import annotations
@@ -31,6 +33,7 @@ PARTS: dict[str, tuple[type, str]] = {
     "selection": (Selector, "__call__"),
     "writing z": (Rule, "_write"),
 }
+BLOCKS = 4  # of steps of either kind, in turns
 
 
 def main() -> None:
@@ -47,16 +50,35 @@ def main() -> None:
     for part, (owner, name) in PARTS.items():
         setattr(owner, name, timed(getattr(owner, name), seconds[part]))
     step = timed(step, seconds["whole step"])
-    for _ in range(options.rounds):
+    select, warm = Selector.__call__, seconds["selection"]
+    for block in range(2 * BLOCKS):
+        Selector.__call__ = cold(select) if block % 2 else select
         step()
+        for values in seconds.values():
+            del values[-1:]  # the first step of a block still starts from what the last one left
+        for _ in range(-(-options.rounds // BLOCKS)):
+            step()
+            if block % 2:
+                seconds["selection, cold"].append(warm.pop())
     medians = {part: median(values) for part, values in seconds.items()}
-    whole = medians.pop("whole step")
+    whole, forgetful = medians.pop("whole step"), medians.pop("selection, cold")
     medians["theta, scores and the rest"] = whole - sum(medians.values())
+    medians["selection, cold"] = forgetful
     rows = [
         {"part": part, "ms": 1000 * value, "% of the step": 100 * value / whole}
         for part, value in medians.items()
     ]
     report(rows, options)
+
+
+def cold(select: Callable[..., Any]) -> Callable[..., Any]:
+    """The same selection without what the last one has left."""
+
+    def run(self: Selector, *args: Any) -> Any:
+        self._band, self._num_promoted = None, 0
+        return select(self, *args)
+
+    return run
 
 
 def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
