@@ -4,8 +4,6 @@ python benchmarks/step_parts.py --model resnet18
 
 The parts of a step of `bip-plus`, of which the pass itself, forward and backward, is what a dense
 step needs too. Selecting less often than every step could save no more than the selection's share.
-"selection" starts from the last step's cut, and "selection, cold" from a sample of the scores, as it
-would without that memory: their difference, in % of the step, is what the memory is worth.
 """
 
 from __future__ import annotations
@@ -19,8 +17,8 @@ from typing import Any
 import torch
 
 import biprune
-from biprune.core.selection import Selector
 from biprune.methods.attached import Rule
+from biprune.methods.base import Target
 from biprune.training.loop import Passes
 from biprune.training.optimizers import SGD
 from biprune.training.process import keep_freed_memory
@@ -30,10 +28,9 @@ from timing import parser, report
 PARTS: dict[str, tuple[type, str]] = {
     "forward and backward": (Passes, "__call__"),
     "SGD": (SGD, "_step_group"),
-    "selection": (Selector, "__call__"),
+    "selection": (Target, "select"),
     "writing z": (Rule, "_write"),
 }
-BLOCKS = 4  # of steps of either kind, in turns
 
 
 def main() -> None:
@@ -44,41 +41,24 @@ def main() -> None:
     options = options.parse_args()
     torch.set_num_threads(options.threads)
     keep_freed_memory()  # as the command line does; else chance decides who pays for fresh pages
-    step = default_step(new_model(options.model), random_batches(options.batch))
-    step()
     seconds: dict[str, list[float]] = defaultdict(list)
     for part, (owner, name) in PARTS.items():
         setattr(owner, name, timed(getattr(owner, name), seconds[part]))
+    step = default_step(new_model(options.model), random_batches(options.batch))
     step = timed(step, seconds["whole step"])
-    select, warm = Selector.__call__, seconds["selection"]
-    for block in range(2 * BLOCKS):
-        Selector.__call__ = cold(select) if block % 2 else select
+    step()
+    for values in seconds.values():
+        values.clear()  # the first step allocates what all others use
+    for _ in range(options.rounds):
         step()
-        for values in seconds.values():
-            del values[-1:]  # the first step of a block still starts from what the last one left
-        for _ in range(-(-options.rounds // BLOCKS)):
-            step()
-            if block % 2:
-                seconds["selection, cold"].append(warm.pop())
     medians = {part: median(values) for part, values in seconds.items()}
-    whole, forgetful = medians.pop("whole step"), medians.pop("selection, cold")
+    whole = medians.pop("whole step")
     medians["theta, scores and the rest"] = whole - sum(medians.values())
-    medians["selection, cold"] = forgetful
     rows = [
         {"part": part, "ms": 1000 * value, "% of the step": 100 * value / whole}
         for part, value in medians.items()
     ]
     report(rows, options)
-
-
-def cold(select: Callable[..., Any]) -> Callable[..., Any]:
-    """The same selection without what the last one has left."""
-
-    def run(self: Selector, *args: Any) -> Any:
-        self._band, self._num_promoted = None, 0
-        return select(self, *args)
-
-    return run
 
 
 def timed(function: Callable[..., Any], seconds: list[float]) -> Callable[..., Any]:
