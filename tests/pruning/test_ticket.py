@@ -17,7 +17,6 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.core.documents import read_document, write_document
-from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
 from biprune.core.selection import select
@@ -440,7 +439,7 @@ def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:
     structure = get_structure("weight")
     scores = {name: weight.detach().abs() for name, weight in prunable(model, structure).items()}
     masks = select(scores, 0.95, structure)
-    apply_masks_(model, masks)
+    masks.apply_(model)
     ticket = biprune.Ticket(model, masks, None, biprune.Cost(), [], "omp", {}, 0.95, 0)
     folder = ticket.save(tmp_path / "ticket")
     file = tensors_path(folder, read_metadata(folder))
