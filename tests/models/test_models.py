@@ -7,7 +7,7 @@ from torch import nn
 from torch.nn.functional import cross_entropy
 
 from biprune.models import MODELS, create_model
-from biprune.models.blocks import PaddedShortcut
+from biprune.models.resnet import PaddedShortcut
 
 NAMES = "resnet8, resnet20, resnet32, resnet56, resnet18, resnet50, vgg16"
 CIFAR_RESNETS = ("resnet8", "resnet20", "resnet32", "resnet56")
