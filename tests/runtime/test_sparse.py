@@ -32,7 +32,7 @@ def ticket(batches: list, structure: str) -> biprune.Ticket:
 
 
 def test_a_device_without_kernels_is_refused(batches: list) -> None:
-    with pytest.raises(ValueError, match="NVIDIA GPUs alone, and the model is on 'cpu'"):
+    with pytest.raises(ValueError, match="NVIDIA GPUs only, and the model is on 'cpu'"):
         ticket(batches, "2:4").to_semi_structured()
 
 
