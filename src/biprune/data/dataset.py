@@ -92,7 +92,7 @@ class DataEntry:
 
 @contextmanager
 def needs_extra() -> Iterator[None]:
-    """Around an import of a package that only some data sets need: says how to install it."""
+    """Say how to install a package that only some data sets need, if importing it fails within."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -105,7 +105,11 @@ def needs_extra() -> Iterator[None]:
 def split_train(
     labels: Tensor, num_classes: int, *, subset: int | None, val_fraction: float, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Indices of the images for training and for validation, None if `val_fraction` is 0."""
+    """Indices of the images for training and for validation, None if `val_fraction` is 0.
+
+    Raises:
+        ValueError: `subset` is impossible, or a split would be empty.
+    """
     kept = torch.arange(len(labels))
     if subset is not None:
         if not num_classes <= subset <= len(labels):

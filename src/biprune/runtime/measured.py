@@ -11,11 +11,10 @@ from statistics import geometric_mean
 from typing import Literal
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from biprune.core.parameters import parameter_names, unwrap
-from biprune.files.artifact import pack
+from biprune.files.artifact import pack, to_bytes
 from biprune.runtime.onnx import require_onnx
 from biprune.structured.calls import Inputs
 from biprune.structured.macs import total_macs
@@ -116,7 +115,7 @@ def _bytes(model: nn.Module) -> int:
     state = only_tensors(model.state_dict())
     zeros = {name: p.detach() != 0 for name, p in parameter_names(model).items()}
     masks = {name: kept for name, kept in zeros.items() if name in state and not kept.all()}
-    return min(_saved(state), _saved(pack(state, masks)))
+    return min(len(to_bytes(state)), len(to_bytes(pack(state, masks))))
 
 
 def _sparse_bytes(model: nn.Module) -> int:
@@ -128,13 +127,7 @@ def _sparse_bytes(model: nn.Module) -> int:
         else:
             parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
             tensors |= {f"{name}.{number}": part for number, part in enumerate(parts)}
-    return _saved(tensors)
-
-
-def _saved(tensors: Mapping[str, Tensor]) -> int:
-    # Clones, since safetensors refuses tensors that share memory.
-    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return len(save(owned))
+    return len(to_bytes(tensors))
 
 
 def _values(parameter: Tensor) -> Tensor:
