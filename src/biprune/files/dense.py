@@ -19,7 +19,7 @@ from biprune.files.artifact import (
     under,
     write_artifact,
 )
-from biprune.files.rebuilding import check_shapes, rebuild
+from biprune.files.rebuilding import check_shapes, fill_, fitting
 from biprune.training.checkpoint import only_tensors
 from biprune.training.loop import Cost
 from biprune.training.train import TrainResult
@@ -82,7 +82,9 @@ def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResul
     check_fields(metadata, folder, **DENSE_FIELDS)
     kept = saved_as(Sequence[int], "rewind_epochs", metadata, folder)
     states = {epoch: under(f"epoch-{epoch}", tensors) for epoch in kept}
-    built = rebuild(metadata["model"], under("state", tensors), model, folder)
+    weights = under("state", tensors)
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    built = fill_(fitting(metadata["model"], shapes, model, folder), weights)
     for state in states.values():
         check_shapes(built, {name: tensor.shape for name, tensor in state.items()}, "it", folder)
     return TrainResult(

@@ -75,14 +75,3 @@ def fill_(built: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
         tensor.data = tensor.data.to(state[name].dtype)
     load_tensors_(built, state)
     return built.eval()
-
-
-def rebuild(
-    created_by: Mapping[str, Any] | None,
-    state: Mapping[str, Tensor],
-    model: nn.Module | None,
-    folder: Path | str,
-) -> nn.Module:
-    """A model with `state`: a copy of `model`, or one of our registry by its record."""
-    shapes = {name: tensor.shape for name, tensor in state.items()}
-    return fill_(fitting(created_by, shapes, model, folder), state)
