@@ -69,14 +69,8 @@ class Slice:
         run = torch.arange(start, start + self.places.numel()).view_as(self.places)
         in_a_row = torch.equal(run, self.places)
         places = [start, len(self.places), each] if in_a_row else self.places.tolist()
-        return {
-            "tensor": self.tensor,
-            "dim": self.dim,
-            "places": places,
-            "in_a_row": in_a_row,
-            "role": self.role,
-            "gated": self.gated,
-        }
+        where = {"tensor": self.tensor, "dim": self.dim, "places": places, "in_a_row": in_a_row}
+        return {**where, "role": self.role, "gated": self.gated}
 
     @staticmethod
     def from_json(data: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> Slice:
@@ -97,9 +91,9 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Units that are coupled in the same way; `name` is that of the first weight that writes it.
+    """Units that are coupled in the same way, named after the first weight that writes them.
 
-    `title` says what they are in words: "layers.2.mlp width: 256 units".
+    `title` says what they are in words, such as "layers.2.mlp width: 256 units".
     """
 
     name: str
@@ -215,12 +209,11 @@ class Groups(Structure):
 
     def kept_units(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Which units keep something of each of their slices."""
-        return {
-            group.name: torch.stack(
-                [part.of(masks[part.tensor]).any(dim=1) for part in group.slices]
-            ).all(dim=0)
-            for group in self.groups
-        }
+        found = {}
+        for group in self.groups:
+            kept = [part.of(masks[part.tensor]).any(dim=1) for part in group.slices]
+            found[group.name] = torch.stack(kept).all(dim=0)
+        return found
 
     def check_reachable(
         self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
@@ -257,34 +250,23 @@ class Groups(Structure):
         """As plain data; see `from_json`."""
         return {
             "groups": [
-                {
-                    "name": group.name,
-                    "title": group.title,
-                    "slices": [part.to_json() for part in group.slices],
-                }
-                for group in self.groups
+                {"name": g.name, "title": g.title, "slices": [part.to_json() for part in g.slices]}
+                for g in self.groups
             ],
+            **{name: getattr(self, name) for name in _SETTINGS},
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-            "macs": dict(self.macs),
-            "products": dict(self.products),
-            "measure": self.measure,
-            "round_to": self.round_to,
         }
 
     @staticmethod
     def from_json(
         data: Mapping[str, Any], scope: Scope, masked: Mapping[str, Sequence[int]]
     ) -> Groups:
-        """The structure that `to_json` wrote; `masked` has the shapes of the tensors it may name.
-
-        Raises:
-            ValueError: No structure is like that.
-        """
+        """The structure that `to_json` wrote; `masked` has the shapes of the tensors it may name."""
         groups = tuple(
             Group(
-                each["name"],
-                tuple(Slice.from_json(part, masked) for part in each["slices"]),
-                str(each.get("title", "")),  # missing in older files
+                name=each["name"],
+                slices=tuple(Slice.from_json(part, masked) for part in each["slices"]),
+                title=str(each.get("title", "")),  # missing in older files
             )
             for each in data["groups"]
         )
