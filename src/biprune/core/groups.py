@@ -261,7 +261,7 @@ class Groups(Structure):
     def from_json(
         data: Mapping[str, Any], scope: Scope, masked: Mapping[str, Sequence[int]]
     ) -> Groups:
-        """The structure that `to_json` wrote; `masked` has the shapes of the tensors it may name."""
+        """The structure that `to_json` wrote; `masked` has the shapes of tensors it may name."""
         groups = tuple(
             Group(
                 name=each["name"],
