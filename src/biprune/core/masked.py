@@ -98,12 +98,12 @@ def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
     torch.where(mask, values, values.new_zeros(()), out=out)
 
 
-def masked_in(memory: Tensor, m: Tensor, g: Tensor) -> Tensor:
+def masked_in(memory: Tensor | None, m: Tensor, g: Tensor) -> Tensor:
     """m * g for a boolean m, in `memory` if that has the type of g; its content is lost.
 
     The memory of z will do, since a step writes z anew anyway.
     """
-    if memory.dtype != g.dtype:
+    if memory is None or memory.dtype != g.dtype:
         return torch.where(m, g, 0.0)
     where_kept(m, g, out=memory)
     return memory
