@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from biprune.methods.moving import MovingMask
 Batches = list[tuple[Tensor, Tensor]]
 Groups = list[dict[str, Any]]  # weights, and norms with biases
 Make = Callable[[Groups], list[Optimizer]]
+Loss = Callable[[nn.Module, Any], Tensor]
 Same = Callable[[nn.Module, nn.Module], bool]
 
 
@@ -164,3 +166,23 @@ def same_content(one: Any, other: Any) -> bool:
         pairs = itertools.zip_longest(one, other)
         return all(same_content(mine, theirs) for mine, theirs in pairs)
     return one == other
+
+
+def distilled(teacher: nn.Module, temperature: float, weight: float) -> Loss:
+    """(1 - w) * cross-entropy + w T^2 KL(teacher || student), sample by sample."""
+    teacher = copy.deepcopy(teacher).eval()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, labels = batch
+        with torch.no_grad():
+            taught = (teacher(images) / temperature).softmax(dim=1)
+        logits = model(images)
+        learned = (logits / temperature).softmax(dim=1)
+        terms = []
+        for p, q, own, label in zip(taught, learned, logits, labels, strict=True):
+            divergence = sum(p[c] * (p[c].log() - q[c].log()) for c in range(len(p)))
+            own_loss = -own.softmax(dim=0)[label].log()
+            terms.append((1 - weight) * own_loss + weight * temperature**2 * divergence)
+        return torch.stack(terms).mean()
+
+    return loss
