@@ -6,18 +6,21 @@ For each seed a dense ResNet-8 with projection shortcuts (on padded ones Torch-P
 silence) is trained on a part of CIFAR-10. Torch-Pruning removes filters at once, by group norm or
 by Taylor importance, and the rest is fine-tuned; biprune prunes to the same budget of MACs in as
 many passes over the data. All train by SGD at `--lr`, cosine to zero. What is tested is the small
-model in every row. Finished runs are in the file already and are not run again.
+model in every row. Finished runs are in the file already and are not run again; rows named BiP are
+of version 0.1 and cannot be.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import statistics
+import json
 import warnings
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,25 +28,52 @@ from torch.nn.functional import cross_entropy
 
 import biprune
 from biprune.data import Dataset
-from biprune.methods.bip_plus import AS_PUBLISHED
+from biprune.experiments.environment import environment
 from biprune.structured.macs import total_macs
 from biprune.training.batches import accuracy
-from studies.trials import add, cell, parser, records
+from studies.laptop_runs import cell
 
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
+SETTING = ("subset", "passes", "lr")  # what the records of one table have in common
+
+
+class Given(NamedTuple):
+    """What a row starts from; `kept` is of the multiply-adds."""
+
+    dense: biprune.TrainResult
+    data: Dataset
+    kept: float
+    passes: int
+    lr: float
+    seed: int
+
+
+Row = Callable[[Given], nn.Module]
 
 
 def main() -> None:
-    options = parser(__doc__, subset=5_000)
-    options.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
-    options = options.parse_args()
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder of cifar-10-batches-bin")
+    parser.add_argument("--subset", type=int, default=5_000, help="training images")
+    parser.add_argument("--passes", type=int, default=20, help="over the data, of every run")
+    parser.add_argument("--lr", type=float, default=0.1)
+    parser.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
+    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
+    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
+    parser.add_argument("--jsonl", type=Path, required=True, metavar="FILE")
+    options = parser.parse_args()
     torch.set_num_threads(options.threads)
     for seed in options.seeds:
         run_seed(options, seed)
     print(markdown(records(options)))
 
 
-Row = Callable[[biprune.TrainResult, Dataset, float, argparse.Namespace, int], nn.Module]
+def records(options: argparse.Namespace) -> list[dict[str, Any]]:
+    """What the file has of this setting; nothing if there is none."""
+    if not options.jsonl.exists():
+        return []
+    found = map(json.loads, options.jsonl.read_text(encoding="utf-8").splitlines())
+    return [run for run in found if all(run[name] == getattr(options, name) for name in SETTING)]
 
 
 def run_seed(options: argparse.Namespace, seed: int) -> None:
@@ -58,7 +88,7 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
     dense = biprune.train(model, data, epochs=options.passes, seed=seed)
     before = total_macs(dense.model, example())
     for name, kept in left:
-        small = ROWS[name](dense, data, kept, options, seed)
+        small = ROWS[name](Given(dense, data, kept, options.passes, options.lr, seed))
         record = {
             "row": name,
             "kept": kept,
@@ -67,43 +97,31 @@ def run_seed(options: argparse.Namespace, seed: int) -> None:
             "dense": dense.accuracy,
             "macs": total_macs(small, example()) / before,
             "parameters": sum(p.numel() for p in small.parameters()),
+            **{name: getattr(options, name) for name in SETTING},
+            **environment(),
         }
-        add(options, record)
+        with options.jsonl.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record) + "\n")
         print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
 
 
-def by_biprune(method: Callable[[int, float], biprune.Method]) -> Row:
-    def run(
-        dense: biprune.TrainResult,
-        data: Dataset,
-        kept: float,
-        options: argparse.Namespace,
-        seed: int,
-    ) -> nn.Module:
-        chosen = method(options.passes, options.lr)
-        budget = {"macs": kept}
-        ticket = biprune.prune(dense, data, chosen, structure="group", budget=budget, seed=seed)
+def by_biprune(method: Callable[..., biprune.Method], **settings: Any) -> Row:
+    def run(given: Given) -> nn.Module:
+        chosen = method(epochs=given.passes, lr=given.lr, **settings)
+        budget = {"macs": given.kept}
+        ticket = biprune.prune(
+            given.dense, given.data, chosen, structure="group", budget=budget, seed=given.seed
+        )
         return ticket.shrink()
 
     return run
 
 
-def one_pass(passes: int, lr: float, **changes: Any) -> biprune.BiPPlus:
-    """As published, but for these."""
-    return biprune.BiPPlus(**{**AS_PUBLISHED, "epochs": passes, "lr": lr, "passes": 1, **changes})
-
-
 def by_torch_pruning(importance: str, *, together: bool) -> Row:
-    def run(
-        dense: biprune.TrainResult,
-        data: Dataset,
-        kept: float,
-        options: argparse.Namespace,
-        seed: int,
-    ) -> nn.Module:
-        small = closest_below(dense.model, data, kept, importance, together)
-        recipe = {"epochs": options.passes, "lr": options.lr, "schedule": "cosine"}
-        return biprune.train(small, data, seed=seed, **recipe).model
+    def run(given: Given) -> nn.Module:
+        small = closest_below(given.dense.model, given.data, given.kept, importance, together)
+        recipe = {"epochs": given.passes, "lr": given.lr, "schedule": "cosine"}
+        return biprune.train(small, given.data, optimizer="sgd", seed=given.seed, **recipe).model
 
     return run
 
@@ -161,15 +179,9 @@ def example() -> torch.Tensor:
 ROWS: dict[str, Row] = {
     "Torch-Pruning, group norm": by_torch_pruning("norm", together=False),
     "Torch-Pruning, Taylor, global": by_torch_pruning("taylor", together=True),
-    "biprune, magnitude": by_biprune(
-        lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
-    ),
-    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiPPlus(epochs=passes, lr=lr)),
-    "biprune, BiP in one pass": by_biprune(lambda passes, lr: one_pass(passes, lr)),
-    "biprune, BiP in one pass, gradually": by_biprune(
-        lambda passes, lr: one_pass(passes, lr, sparsity_schedule="cubic", ramp=0.5)
-    ),
-    "biprune, GMP": by_biprune(lambda passes, lr: biprune.GMP(epochs=passes, lr=lr)),
+    "biprune, magnitude": by_biprune(biprune.Magnitude, schedule="cosine"),
+    "biprune, bip-plus": by_biprune(biprune.BiPPlus),
+    "biprune, GMP": by_biprune(biprune.GMP),
 }
 
 
@@ -184,7 +196,7 @@ def markdown(runs: list[dict[str, Any]]) -> str:
             own = [run for run in runs if run["row"] == name and run["kept"] == kept]
             cells.append(cell([run["accuracy"] for run in own]))
             reached = [100 * run["macs"] for run in own]
-            cells.append(f"{statistics.mean(reached):.1f} %" if reached else "")
+            cells.append(f"{mean(reached):.1f} %" if reached else "")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 
