@@ -5,6 +5,7 @@ from __future__ import annotations
 import gzip
 import logging
 import math
+from functools import cache
 from pathlib import Path
 
 import pytest
@@ -29,7 +30,7 @@ from studies.past_methods import PAST
 from studies.presets import STUDIES
 from studies.tests.laptop_records import of_spec
 
-RECORDS = load()
+records = cache(load)
 
 
 def test_every_record_is_found_again_in_a_store(
@@ -37,12 +38,12 @@ def test_every_record_is_found_again_in_a_store(
 ) -> None:
     """A default that changed without a new `settings_version` would be refused here."""
     store = Store(tmp_path)
-    assert unpack(store) == len(RECORDS) > 700
+    assert unpack(store) == len(records()) > 700
     assert unpack(store) == 0
     with caplog.at_level(logging.WARNING):
         assert pack(store) == 0
     assert caplog.text == ""
-    assert {record.status for record in RECORDS.values()} == {"done"}
+    assert {record.status for record in records().values()} == {"done"}
 
 
 def test_every_record_is_in_the_file_of_its_study() -> None:
@@ -53,12 +54,12 @@ def test_every_record_is_in_the_file_of_its_study() -> None:
         assert found <= {file.name.removesuffix(SUFFIX)}
         assert list(documents) == sorted(documents)
         total += len(documents)
-    assert total == len(RECORDS)
+    assert total == len(records())
 
 
 def test_what_has_no_study_is_of_past_methods_or_defaults() -> None:
     homes = studies_of_keys()
-    left = [record.spec for key, record in RECORDS.items() if key not in homes]
+    left = [record.spec for key, record in records().items() if key not in homes]
     for spec in left:
         dense = spec.method == "train" and spec.seed >= 100  # of the study of settings
         assert dense or spec.method in PAST or spec.settings["score_dead_rows"]
@@ -110,7 +111,7 @@ def test_records_of_past_defaults_are_left_out(tmp_path: Path) -> None:
 
 def test_all_methods_prune_one_dense_network_a_seed() -> None:
     found: dict[str, set[float]] = {}
-    for record in RECORDS.values():
+    for record in records().values():
         if record.dense_accuracy is not None:
             found.setdefault(record.spec.dense_spec.key, set()).add(record.dense_accuracy)
     assert len(found) > 5
@@ -127,14 +128,14 @@ def test_equal_passes_are_equal() -> None:
     checked = 0
     for method, sparsity, length in wanted:
         if method != "imp" and length <= passes:
-            for record in Runs(RECORDS.values()).get(method, sparsity, epochs=length):
+            for record in Runs(records().values()).get(method, sparsity, epochs=length):
                 assert steps <= record.backward_passes <= steps + 100, method
                 checked += 1
     assert checked > 50
 
 
 def test_past_methods_have_records_and_no_runs() -> None:
-    assert {record.spec.method for record in RECORDS.values()} & PAST.keys() == PAST.keys()
+    assert {record.spec.method for record in records().values()} & PAST.keys() == PAST.keys()
     data = biprune.load_data("digits", subset=200, seed=0)
     model = biprune.create_model("resnet8", in_channels=1, width=2, seed=0)
     with pytest.raises(
