@@ -1,13 +1,13 @@
 """Filters removed by biprune and by Torch-Pruning, at the same MACs and the same passes.
 
-python -m studies.beside_torch_pruning --root DATA --seeds 0 1 2 --jsonl FILE
+python -m studies.beside_torch_pruning --root DATA
 
 For each seed a dense ResNet-8 with projection shortcuts (on padded ones Torch-Pruning is wrong in
 silence) is trained on a part of CIFAR-10. Torch-Pruning removes filters at once, by group norm or
 by Taylor importance, and the rest is fine-tuned; biprune prunes to the same budget of MACs in as
-many passes over the data. All train by SGD at `--lr`, cosine to zero. What is tested is the small
-model in every row. Finished runs are in the file already and are not run again; rows named BiP are
-of version 0.1 and cannot be.
+many passes over the data. All train by SGD on one thread, cosine to zero. What is tested is the
+small model in every row. Runs that have a record are not run again; rows named BiP are of version
+0.1 and cannot be.
 """
 
 from __future__ import annotations
@@ -31,20 +31,22 @@ from biprune.data import Dataset
 from biprune.experiments.environment import environment
 from biprune.structured.macs import total_macs
 from biprune.training.batches import accuracy
+from studies.archive import FOLDER
 from studies.laptop_runs import cell
 
+FILE = FOLDER / "beside-torch-pruning.jsonl"
+IMAGES, PASSES, LR = 5_000, 12, 0.1  # to train on; over them, dense and again pruned
+KEPT = (0.5, 0.25)  # of the MACs
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
-SETTING = ("subset", "passes", "lr")  # what the records of one table have in common
+EXAMPLE = torch.zeros(2, 3, 32, 32)
 
 
 class Given(NamedTuple):
-    """What a row starts from; `kept` is of the multiply-adds."""
+    """What a row starts from; `kept` is of the MACs."""
 
     dense: biprune.TrainResult
     data: Dataset
     kept: float
-    passes: int
-    lr: float
     seed: int
 
 
@@ -54,60 +56,49 @@ Row = Callable[[Given], nn.Module]
 def main() -> None:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--root", type=Path, required=True, help="folder of cifar-10-batches-bin")
-    parser.add_argument("--subset", type=int, default=5_000, help="training images")
-    parser.add_argument("--passes", type=int, default=20, help="over the data, of every run")
-    parser.add_argument("--lr", type=float, default=0.1)
-    parser.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
-    parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
-    parser.add_argument("--threads", type=int, default=torch.get_num_threads())
-    parser.add_argument("--jsonl", type=Path, required=True, metavar="FILE")
     options = parser.parse_args()
-    torch.set_num_threads(options.threads)
-    for seed in options.seeds:
-        run_seed(options, seed)
-    print(markdown(records(options)))
+    torch.set_num_threads(1)
+    for seed in range(3):
+        run_seed(options.root, seed)
+    print(markdown(records()))
 
 
-def records(options: argparse.Namespace) -> list[dict[str, Any]]:
-    """What the file has of this setting; nothing if there is none."""
-    if not options.jsonl.exists():
-        return []
-    found = map(json.loads, options.jsonl.read_text(encoding="utf-8").splitlines())
-    return [run for run in found if all(run[name] == getattr(options, name) for name in SETTING)]
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
-def run_seed(options: argparse.Namespace, seed: int) -> None:
-    done = {(run["row"], run["kept"], run["seed"]) for run in records(options)}
-    fractions: list[float] = options.macs
-    cells = product(ROWS, fractions)
-    left = [(name, kept) for name, kept in cells if (name, kept, seed) not in done]
+def run_seed(root: Path, seed: int) -> None:
+    done = {(run["row"], run["kept"], run["seed"]) for run in records()}
+    left = [(name, kept) for name, kept in product(ROWS, KEPT) if (name, kept, seed) not in done]
     if not left:
         return
-    data = biprune.load_data("cifar10", root=options.root, subset=options.subset, seed=seed)
+    data = biprune.load_data("cifar10", root=root, subset=IMAGES, seed=seed)
     model = biprune.create_model("resnet8", shortcut="B", seed=seed)
-    dense = biprune.train(model, data, epochs=options.passes, seed=seed)
-    before = total_macs(dense.model, example())
+    dense = biprune.train(model, data, epochs=PASSES, seed=seed)
+    before = total_macs(dense.model, EXAMPLE)
     for name, kept in left:
-        small = ROWS[name](Given(dense, data, kept, options.passes, options.lr, seed))
+        small = ROWS[name](Given(dense, data, kept, seed))
         record = {
             "row": name,
             "kept": kept,
             "seed": seed,
             "accuracy": accuracy(small, data.test),
             "dense": dense.accuracy,
-            "macs": total_macs(small, example()) / before,
+            "macs": total_macs(small, EXAMPLE) / before,
             "parameters": sum(p.numel() for p in small.parameters()),
-            **{name: getattr(options, name) for name in SETTING},
+            "passes": PASSES,
+            "subset": IMAGES,
+            "lr": LR,
             **environment(),
         }
-        with options.jsonl.open("a", encoding="utf-8") as lines:
+        with FILE.open("a", encoding="utf-8") as lines:
             lines.write(json.dumps(record) + "\n")
         print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
 
 
 def by_biprune(method: Callable[..., biprune.Method], **settings: Any) -> Row:
     def run(given: Given) -> nn.Module:
-        chosen = method(epochs=given.passes, lr=given.lr, **settings)
+        chosen = method(epochs=PASSES, lr=LR, **settings)
         budget = {"macs": given.kept}
         ticket = biprune.prune(
             given.dense, given.data, chosen, structure="group", budget=budget, seed=given.seed
@@ -120,7 +111,7 @@ def by_biprune(method: Callable[..., biprune.Method], **settings: Any) -> Row:
 def by_torch_pruning(importance: str, *, together: bool) -> Row:
     def run(given: Given) -> nn.Module:
         small = closest_below(given.dense.model, given.data, given.kept, importance, together)
-        recipe = {"epochs": given.passes, "lr": given.lr, "schedule": "cosine"}
+        recipe = {"epochs": PASSES, "lr": LR, "schedule": "cosine"}
         return biprune.train(small, given.data, optimizer="sgd", seed=given.seed, **recipe).model
 
     return run
@@ -131,11 +122,11 @@ def closest_below(
 ) -> nn.Module:
     """Torch-Pruning's model at the smallest ratio that meets the MACs, found by halving."""
     low, high = 0.0, 1.0
-    limit, best = kept * total_macs(model, example()), None
+    limit, best = kept * total_macs(model, EXAMPLE), None
     for _ in range(TRIES):
         ratio = (low + high) / 2
         small = torch_pruned(model, data, ratio, importance, together)
-        if total_macs(small, example()) <= limit:
+        if total_macs(small, EXAMPLE) <= limit:
             best, high = small, ratio
         else:
             low = ratio
@@ -155,7 +146,7 @@ def torch_pruned(
         warnings.simplefilter("ignore")
         pruner = tp.pruner.BasePruner(
             model,
-            example(),
+            EXAMPLE,
             importance=by[importance](),
             global_pruning=together,
             pruning_ratio=ratio,
@@ -170,10 +161,6 @@ def torch_pruned(
         pruner.step()
     model.zero_grad(set_to_none=True)
     return model
-
-
-def example() -> torch.Tensor:
-    return torch.zeros(2, 3, 32, 32)
 
 
 ROWS: dict[str, Row] = {

@@ -140,31 +140,20 @@ def _full_size(size: Size) -> list[RunSpec]:
     return expand(size, [RESNET20], ["bip-plus"], at=WHOLE)
 
 
-_ALL = [
-    Preset(
-        name="methods",
-        summary="every method at equal passes, IMP at its own",
-        source="ours",
-        specs=sized(_methods),
+_ALL = (
+    ("methods", "every method at equal passes, IMP at its own", _methods),
+    (
+        "controls",
+        "BiP's rivals with its schedule and momentum or its length, and training alone",
+        _controls,
     ),
-    Preset(
-        name="controls",
-        summary="BiP's rivals with its schedule and momentum or its length, and training alone",
-        source="ours",
-        specs=sized(_controls),
+    (
+        "claims",
+        "what the paper says of BiP's settings, of retraining, filters and channels",
+        _claims,
     ),
-    Preset(
-        name="claims",
-        summary="what the paper says of BiP's settings, of retraining, filters and channels",
-        source="ours",
-        specs=sized(_claims),
-    ),
-    Preset(
-        name="full-size",
-        summary="ResNet-20 on all images of CIFAR-10, pruned once",
-        source="ours",
-        specs=sized(_full_size),
-    ),
-]
-
-STUDIES = {preset.name: preset for preset in _ALL}
+    ("full-size", "ResNet-20 on all images of CIFAR-10, pruned once", _full_size),
+)
+STUDIES = {
+    name: Preset(name, summary, source="ours", specs=sized(build)) for name, summary, build in _ALL
+}
