@@ -13,7 +13,6 @@ import pytest
 
 from biprune.data import DATASETS
 from biprune.experiments.costs import SPEEDS, Scale
-from biprune.experiments.presets import PRESETS
 from biprune.experiments.presets.base import SIZES
 from biprune.experiments.presets.estimate import estimate
 from biprune.experiments.record import RunSpec
@@ -58,12 +57,8 @@ def test_every_study_expands_at_every_scale(name: str, scale: Scale) -> None:
     assert {spec.model for spec in specs} <= MODELS.keys()
     assert {spec.data for spec in specs} <= DATASETS.keys()
     methods = {spec.method for spec in specs}
+    assert not methods & PAST.keys()
     assert methods == METHODS[name] if name in METHODS else methods > {"bip", "bip-plus", "gmp"}
-
-
-def test_studies_are_named_apart_from_the_papers_presets() -> None:
-    assert not STUDIES.keys() & PRESETS.keys()
-    assert {preset.source for preset in STUDIES.values()} == {"ours"}
 
 
 def test_the_page_has_every_study_and_counts_right() -> None:
@@ -72,11 +67,6 @@ def test_the_page_has_every_study_and_counts_right() -> None:
     cost = estimate(spec for name in STUDIES for spec in built(name))
     counted = f"{cost.runs:,} runs, {cost.dense_runs} dense, {cost.time(SPEEDS['laptop'])}"
     assert counted in PAGE
-
-
-def test_nothing_is_to_be_run_that_cannot() -> None:
-    methods = {spec.method for name in STUDIES for spec in built(name)}
-    assert not methods & PAST.keys()
 
 
 def test_bip_gets_a_fifth_of_imps_passes() -> None:
@@ -109,14 +99,6 @@ def test_the_closest_have_each_others_momentum_too(method: str, changes: dict[st
         assert ({"epochs": 20}, sparsity, seed) in runs
         assert ({"epochs": 20, **changes}, sparsity, seed) in runs
     assert [seed for _, sparsity, seed in runs if sparsity == 0.8] == [0, 1, 2]
-
-
-def test_the_claims_share_the_dense_networks_of_the_methods() -> None:
-    """States to go back to are kept anyway, so that nothing is trained for them alone."""
-    networks = {spec.dense_spec.key for spec in built("methods")}
-    assert {spec.dense_spec.key for spec in built("claims")} <= networks
-    rewound = [s for s in built("claims") if "rewind_epoch" in s.settings]
-    assert {s.settings["rewind_epoch"] for s in rewound} == {0, 1}
 
 
 def test_the_full_size_is_the_papers_also_on_a_laptop() -> None:
