@@ -111,6 +111,182 @@ def test_nesterov_is_a_form_of_momentum(name: str, data: list, same_state) -> No
         ).model
 
     assert not same_state(model(nesterov=True), model(nesterov=False))
+    still = {"momentum": 0.0}
+    assert same_state(model(nesterov=True, **still), model(nesterov=False, **still))
+
+
+@methods
+@structures
+@pytest.mark.parametrize("sparsity", SPARSITIES)
+def test_count_names_and_zeros_are_exact(
+    method: type[Method], structure: str, sparsity: float, data: list, same_state
+) -> None:
+    model = build(Net)
+    before = copy.deepcopy(model)
+    if sparsity > 0 and not method.prunes:
+        with pytest.raises(ValueError, match="prunes nothing: `sparsity` must be 0, got 0"):
+            pruned(method, model, data, sparsity, structure)
+        return
+    ticket = pruned(method, model, data, sparsity, structure)
+    assert same_state(model, before)
+    grouped = structure == "group"
+    names = GROUPED if grouped else list(prunable(model, get_structure(structure)))
+    assert list(ticket.masks) == names
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+    for name, mask in ticket.masks.items():
+        weight = ticket.model.get_parameter(name)
+        assert mask.any()
+        assert not weight[~mask].any()
+        assert not torch.signbit(weight[~mask]).any()
+        assert weight.isfinite().all()
+        assert weight.grad is None
+    for name, count in ticket.masks.per_layer().items():
+        if structure != "weight":
+            share = ticket.masks.kept * count.total / ticket.masks.total
+            assert abs(count.kept - share) < 1 or count.kept == 1, name
+
+
+@methods
+@structures
+def test_the_seed_decides_every_bit(
+    method: type[Method], structure: str, data: list, same_state
+) -> None:
+    """Of the order of a shuffled loader too, in which another seed would have another."""
+    samples = TensorDataset(*(torch.cat(parts) for parts in zip(*data, strict=True)))
+    loader = DataLoader(samples, batch_size=6, shuffle=True)
+    sparsity = 0.8 if method.prunes else 0.0
+    first, again, other = (
+        pruned(method, build(Net), loader, sparsity, structure, seed=seed) for seed in (3, 3, 4)
+    )
+    assert first.masks == again.masks
+    assert same_state(first.model, again.model)
+    assert [r.get("loss") for r in first.history] == [r.get("loss") for r in again.history]
+    assert same_state(first.model, other.model) != method.prunes
+
+
+@methods
+@pytest.mark.parametrize("structure", ["weight", "filter", "group"])
+def test_the_callers_generators_are_untouched(
+    method: type[Method], structure: str, data: list
+) -> None:
+    def states() -> tuple[object, ...]:
+        return torch.get_rng_state().tolist(), np.random.get_state()[1].tolist(), random.getstate()
+
+    before = states()
+    pruned(method, build(Net), data, 0.5 if method.prunes else 0.0, structure)
+    assert states() == before
+
+
+@methods
+@structures
+def test_passes_are_those_really_made(
+    method: type[Method], structure: str, data: list, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    backwards = Counter[str]()
+    for name in ("grad", "backward"):
+        original = getattr(torch.autograd, name)
+
+        def counted(*args, original=original, **options):
+            backwards["all"] += 1
+            return original(*args, **options)
+
+        monkeypatch.setattr(torch.autograd, name, counted)
+    Net.forwards.clear()
+    ticket = pruned(method, build(Net), data, 0.8 if method.prunes else 0.0, structure)
+    if structure == "group":  # found by running the model, which is no pass over the data
+        assert ticket.cost.forward_passes < Net.forwards["net"]
+    else:
+        assert ticket.cost.forward_passes == Net.forwards["net"]
+    # One backward of ProsPr's scoring goes through all batches of a draw, which are all there are.
+    draws = biprune.ProsPr().inner_steps + 1 if method is biprune.ProsPr else 0
+    assert ticket.cost.backward_passes == backwards["all"] + draws * (len(data) - 1)
+    # What `list` announces are the passes of training; scoring comes on top.
+    announced = method().scaled(EPOCHS).data_passes(ticket.sparsity) * len(data)
+    assert announced <= ticket.cost.backward_passes <= announced + 110
+
+
+@methods
+@structures
+@pytest.mark.parametrize("options", [{"norms": False}, {"bias": False}], ids=["no norm", "no bias"])
+def test_norms_and_biases_are_not_needed(
+    method: type[Method], structure: str, options: dict[str, bool], data: list
+) -> None:
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, build(Net, **options), data, sparsity, structure)
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+
+
+@methods
+@structures
+def test_grouped_and_depthwise_convolutions(
+    method: type[Method], structure: str, data: list
+) -> None:
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, build(MobileNet), data, sparsity, structure)
+    assert ticket.masks.kept == round((1 - sparsity) * ticket.masks.total)
+    assert ("layers.3.weight" in ticket.masks) == (structure != "channel")
+    if structure == "group":
+        units = ticket.masks.structure.kept_units(ticket.masks)
+        # A convolution of four groups keeps as many channels in each: a unit is one of each.
+        assert [len(kept) for kept in units.values()] == [6, 6, 24]
+        kept = units["layers.0.weight"].repeat(4)
+        assert not ticket.model.layers[3].weight[~kept].any()
+        assert ticket.model.layers[3].weight[kept].flatten(1).any(dim=1).all()
+
+
+@pruning
+def test_blocks_keep_n_of_every_m(method: type[Method], data: list) -> None:
+    ticket = biprune.prune(build(Net), data, method().scaled(EPOCHS), structure="2:5")
+    assert ticket.left_out == {"stem.weight": "its 2 inputs do not divide by 5"}
+    assert ticket.sparsity == pytest.approx(0.6)
+    assert list(ticket.masks) == ["body.weight", "head.weight"]
+    for name, mask in ticket.masks.items():
+        rows = mask.flatten(1).view(-1, 5)
+        assert (rows.sum(dim=1) == 2).all()
+        assert not ticket.model.get_parameter(name)[~mask].any()
+
+
+@methods
+def test_a_structure_without_units_is_refused(method: type[Method], data: list) -> None:
+    flat = nn.Sequential(nn.Flatten(), nn.Linear(18, 3))
+    with pytest.raises(ValueError, match="nothing to prune by filter"):
+        pruned(method, flat, data, 0.5 if method.prunes else 0.0, "filter")
+
+
+@methods
+def test_a_dense_run_gives_each_method_the_start_it_asks_for(
+    method: type[Method], data: list, same_state
+) -> None:
+    """What a bare module with those weights gives, which has no past to go back to."""
+    dense = biprune.train(build(Net), data, epochs=3, lr=0.01)
+    sparsity = 0.5 if method.prunes else 0.0
+    ticket = pruned(method, dense, data, sparsity, "weight")
+    if method.name in ("omp", "imp"):
+        assert ticket.history[0]["note"] == "rewound to epoch 1"
+        return
+    bare = dense.model if method.starts_from == "dense" else build(Net)
+    alone = pruned(method, bare, data, sparsity, "weight")
+    assert ticket.masks == alone.masks
+    assert same_state(ticket.model, alone.model)
+
+
+@pruning
+def test_what_was_offered_is_what_is_pruned(method: type[Method], data: list) -> None:
+    offered = {"body.weight": {"include": "body"}, "stem.weight body.weight": {"exclude": "head"}}
+    for names, chosen in offered.items():
+        ticket = biprune.prune(build(Net), data, method().scaled(EPOCHS), sparsity=0.5, **chosen)
+        assert list(ticket.masks) == names.split()
+
+
+BY_WEIGHTS = ("bip-plus", "bip", "gmp", "hydra", "omp", "imp", "magnitude")
+
+
+@pytest.mark.parametrize("name", BY_WEIGHTS)
+@pytest.mark.parametrize(("allowed", "least"), [(True, 0), (False, 1)])
+def test_a_layer_may_be_empty(name: str, allowed: bool, least: int, data: list) -> None:
+    model = build(Net)
+    with torch.no_grad():
+        model.get_parameter("stem.weight").mul_(1e-6)
     known = METHODS[name]().settings
     settings = {"lr": 1e-9, **{n: 0.0 for n in ("score_lr", "kappa") if n in known}}
     method = get_method(name, settings, EPOCHS)

@@ -392,7 +392,7 @@ def test_a_weight_that_becomes_nan_beneath_its_mask_ends_the_run(method: str) ->
         return weight.square().sum() + torch.sqrt(spoilt.square()).nan_to_num(0.0)
 
     with pytest.raises(
-        FloatingPointError, match="(weights|gradients) became infinite or NaN at step"
+        FloatingPointError, match=r"(weights|gradients) became infinite or NaN at step"
     ):
         biprune.prune(model, [torch.ones(1)], method, sparsity=0.5, epochs=1, loss=loss)
 
