@@ -1,9 +1,10 @@
-"""Tables of the rule of version 0.1, from its records; nothing of it can be run any more.
+"""Tables from records of version 0.1.
 
 python -m studies.past_tables
 
-What each of its settings was worth, on seeds of their own; one pass an iteration against two; and
-every method on the digits.
+What each setting of `bip-plus-0.1` was worth, on seeds of their own; one pass an iteration against
+two; all methods on the digits; and what it is worth that scores of dead rows stand still. The last
+two can be made again by `biprune compare`, the others by nothing.
 """
 
 from __future__ import annotations
@@ -48,7 +49,8 @@ DIFFERENCES = (
 
 
 def main() -> None:
-    print(settings_table(load()), one_pass_table(), digits_table(), sep="\n\n")
+    tables = (one_pass_table(), digits_table(), dead_rows_table())
+    print(settings_table(load()), *tables, sep="\n\n")
 
 
 def settings_table(records: Records, changes: Collection[str] | None = None) -> str:
@@ -105,6 +107,17 @@ def digits_table() -> str:
     for row in rows:
         accuracies = cell(row["accuracies"])
         lines.append(f"| {row['method']} | {accuracies} | {row['backward_passes']:,} |")
+    return "\n".join(lines)
+
+
+def dead_rows_table() -> str:
+    """With their scores learned, and without, by 20 passes on the digits."""
+    rows = json.loads((FOLDER / "dead-rows.json").read_text(encoding="utf-8"))["rows"]
+    lines = ["| run | dead rows scored | dead rows still |", "|---|---:|---:|"]
+    for row in rows:
+        name = f"`{row['method']}`, {row['structure']}s, {row['sparsity']:.0%}"
+        wide = f", width {row['width']}" if row["width"] != 8 else ""
+        lines.append(f"| {name}{wide} | {cell(row['scored'])} | {cell(row['still'])} |")
     return "\n".join(lines)
 
 

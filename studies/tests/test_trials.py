@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
 
 import pytest
 
-from studies import beside_torch_pruning, dead_rows, past_tables
-from studies.archive import FOLDER
+from studies import beside_torch_pruning, past_tables
 
 ROOT = Path(__file__).parents[2]
 METHODS = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
@@ -16,8 +14,7 @@ PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
 
 
 def test_the_tables_of_methods_are_those_of_their_records() -> None:
-    rows = json.loads((FOLDER / "dead-rows.json").read_text(encoding="utf-8"))["rows"]
-    assert dead_rows.markdown(rows) in METHODS
+    assert past_tables.dead_rows_table() in METHODS
     assert past_tables.digits_table() in METHODS
 
 
