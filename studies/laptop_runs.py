@@ -196,10 +196,8 @@ def versions_line(runs: Runs) -> str:
     """Which rule the runs of our method are of, and how many of today's there are."""
     count = sum(record.spec.method == NOW.name for record in runs.all)
     line = f"`{BEFORE.name}` is the default of version 0.1, kept for its records alone. "
-    if not count:
-        return f"{line}Today's `{NOW.name}` has a new rule, of which no run was made here yet."
-    said = "one run" if count == 1 else f"{count} runs"
-    return f"{line}Today's `{NOW.name}` has a new rule, of which {said} are here so far."
+    made = {0: "no run", 1: "one run"}.get(count, f"{count} runs")
+    return f"{line}Today's `{NOW.name}` has a new rule, with {made} here so far."
 
 
 def dense_line(runs: Runs) -> str:

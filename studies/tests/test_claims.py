@@ -185,13 +185,13 @@ def test_runs_on_seeds_for_trying_do_not_count() -> None:
 
 def test_versions_are_told_apart_and_todays_appears_once_it_has_runs() -> None:
     before = of("bip-plus-0.1", 0.9, 60.0, 61.0, 62.0)
-    assert "new rule, of which no run was made here yet" in versions_line(Runs(before))
+    assert "new rule, with no run here so far" in versions_line(Runs(before))
     both = [*before, *of("bip-plus", 0.9, 61.0, 62.0, 64.0)]
     assert accuracy_table(Runs(both), FEW).splitlines()[2:] == [
         "| bip-plus | - | 62.33 ± 1.53 (3) | - | - |",
         "| bip-plus-0.1 | - | 61.00 ± 1.00 (3) | - | - |",
     ]
-    assert "new rule, of which 3 runs are here so far" in versions_line(Runs(both))
+    assert "new rule, with 3 runs here so far" in versions_line(Runs(both))
     assert rows(OUR_CLAIMS, both) == [
         f"| {NEWER} | `methods` | 90 %: **+1.33 ± 0.33** (3) | holds, so far |"
     ]
