@@ -129,6 +129,11 @@ class Pruner:
         return self.masks.sparsity
 
     @property
+    def is_at_target(self) -> bool:
+        """Whether the ramp is over, so that there is a `ticket`."""
+        return self._rule.sparsity == self._rule.target.sparsity
+
+    @property
     def step(self) -> int:
         """How many of the `steps` are taken; a step that was skipped for overflow is none."""
         return self._rule.step
@@ -150,7 +155,7 @@ class Pruner:
             ValueError: The ramp is not over, so that less is pruned than was asked for.
         """
         rule = self._rule
-        if rule.sparsity != rule.target.sparsity:
+        if not self.is_at_target:
             raise ValueError(
                 f"The mask is at a sparsity of {rule.sparsity:.4g} on its way to "
                 f"{rule.target.sparsity:g}, after {rule.step} of {rule.steps} `steps`. Train on, "
