@@ -24,8 +24,8 @@ def unwrap(model: nn.Module) -> nn.Module:
     """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     while True:
-        if isinstance(model, wrappers):
-            model = model.module
+        if isinstance(model, wrappers) or type(model).__name__ == "_FabricModule":
+            model = model.module  # pyright: ignore[reportAssignmentType]
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:
