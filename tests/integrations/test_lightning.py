@@ -157,19 +157,18 @@ def test_a_run_is_that_of_a_loop_of_ones_own(
 def test_a_resumed_run_ends_with_the_same_bits(
     conv_net: nn.Module, batches: Batches, same_state: Same, tmp_path: Path
 ) -> None:
-    def run(folder: Path, path: Path | None = None) -> tuple[Module, PruningCallback]:
+    def run(*saving: ModelCheckpoint, path: Path | None = None) -> tuple[Module, PruningCallback]:
         pruning = PruningCallback(sparsity=0.8)
-        saving = ModelCheckpoint(folder, filename="{epoch}", save_top_k=-1)
         module = Module(copy.deepcopy(conv_net))
-        how = {"enable_checkpointing": True}
-        trainer(tmp_path, pruning, saving, **how).fit(module, in_turn(batches), ckpt_path=path)
+        run = trainer(tmp_path, pruning, *saving, enable_checkpointing=bool(saving))
+        run.fit(module, in_turn(batches), ckpt_path=path)
         return module, pruning
 
-    whole, pruning = run(tmp_path / "whole")
-    checkpoint = tmp_path / "whole" / "epoch=0.ckpt"
+    whole, pruning = run(ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1))
+    checkpoint = tmp_path / "epoch=0.ckpt"
     saved = torch.load(checkpoint, weights_only=True)["callbacks"]["PruningCallback"]
     assert saved["step"] == 4
-    resumed, again = run(tmp_path / "resumed", checkpoint)
+    resumed, again = run(path=checkpoint)
     assert same_state(whole, resumed)
     assert pruning.pruner.masks == again.pruner.masks
     assert pruning.pruner.history == again.pruner.history
