@@ -154,21 +154,23 @@ def test_a_run_is_that_of_a_loop_of_ones_own(
     assert ticket.model._trainer is None
 
 
+@pytest.mark.filterwarnings("ignore:Checkpoint directory .* is not empty")
 def test_a_resumed_run_ends_with_the_same_bits(
     conv_net: nn.Module, batches: Batches, same_state: Same, tmp_path: Path
 ) -> None:
-    def run(*saving: ModelCheckpoint, path: Path | None = None) -> tuple[Module, PruningCallback]:
+    def run(path: Path | None = None) -> tuple[Module, PruningCallback]:
         pruning = PruningCallback(sparsity=0.8)
+        saving = ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1)
         module = Module(copy.deepcopy(conv_net))
-        run = trainer(tmp_path, pruning, *saving, enable_checkpointing=bool(saving))
+        run = trainer(tmp_path, pruning, saving, enable_checkpointing=True)
         run.fit(module, in_turn(batches), ckpt_path=path)
         return module, pruning
 
-    whole, pruning = run(ModelCheckpoint(tmp_path, filename="{epoch}", save_top_k=-1))
+    whole, pruning = run()
     checkpoint = tmp_path / "epoch=0.ckpt"
     saved = torch.load(checkpoint, weights_only=True)["callbacks"]["PruningCallback"]
     assert saved["step"] == 4
-    resumed, again = run(path=checkpoint)
+    resumed, again = run(checkpoint)
     assert same_state(whole, resumed)
     assert pruning.pruner.masks == again.pruner.masks
     assert pruning.pruner.history == again.pruner.history
