@@ -8,6 +8,9 @@ Two lines are ours: the import, and the callback in the list.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from typing import Any
+
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch import Tensor
@@ -36,14 +39,14 @@ class Classifier(LightningModule):
         images, labels = batch
         self.log("accuracy", (self.net(images).argmax(1) == labels).float().mean())
 
-    def configure_optimizers(self) -> dict[str, object]:
+    def configure_optimizers(self) -> Any:
         """AdamW, whose rate rises and falls."""
         optimizer = torch.optim.AdamW(self.parameters(), lr=3e-3)
         schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 3e-3, self.steps)
         return {"optimizer": optimizer, "lr_scheduler": {"scheduler": schedule, "interval": "step"}}
 
 
-def loader(batches: biprune.data.Batches, *, shuffle: bool) -> DataLoader:
+def loader(batches: Iterable[tuple[Tensor, Tensor]], *, shuffle: bool) -> DataLoader:
     """The images in a loader of Lightning's liking."""
     images, labels = (torch.cat(each) for each in zip(*batches, strict=True))
     return DataLoader(TensorDataset(images, labels), batch_size=64, shuffle=shuffle)

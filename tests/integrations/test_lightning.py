@@ -1,4 +1,4 @@
-"""Pruning under Lightning's Trainer and Fabric: as in a loop of one's own, resumed to the bit."""
+"""Pruning under Lightning's Trainer: as in a loop of one's own, resumed to the bit."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from typing import Any
 
 import pytest
 import torch
-from lightning.fabric import Fabric
 from lightning.pytorch import LightningModule, Trainer
 from lightning.pytorch.callbacks import ModelCheckpoint
 from lightning.pytorch.loggers import CSVLogger
@@ -298,47 +297,3 @@ def test_without_an_end_steps_are_asked_for(
     with pytest.raises(ValueError, match="give `steps` to the callback"):
         run()
     assert run(steps=10).ticket().masks.kept == round(0.2 * 738)
-
-
-@pytest.mark.parametrize("attached_to", ["wrapped", "own"])
-def test_fabric_needs_no_callback(
-    conv_net: nn.Module, batches: Batches, same_state: Same, tmp_path: Path, attached_to: str
-) -> None:
-    """Its optimizer is looked into, and it saves and loads a pruner like anything with a state."""
-
-    def start(net: nn.Module) -> dict[str, Any]:
-        fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
-        model, optimizer = fabric.setup(net, AdamW(net.parameters(), lr=3e-3))
-        pruned = model if attached_to == "wrapped" else net
-        pruner = biprune.attach(pruned, optimizer, sparsity=0.8, steps=12)
-        return {"fabric": fabric, "model": model, "optimizer": optimizer, "pruner": pruner}
-
-    def train(parts: dict[str, Any], rounds: int) -> None:
-        for images, labels in batches * rounds:
-            parts["fabric"].backward(cross_entropy(parts["model"](images), labels))
-            parts["optimizer"].step()
-            parts["optimizer"].zero_grad()
-
-    own, theirs, resumed = (copy.deepcopy(conv_net) for _ in range(3))
-    optimizer = AdamW(own.parameters(), lr=3e-3)
-    pruner = biprune.attach(own, optimizer, sparsity=0.8, steps=12)
-    for images, labels in batches * 3:
-        with torch.autocast("cpu", torch.bfloat16):
-            logits = own(images)
-        cross_entropy(logits.float(), labels).backward()
-        optimizer.step()
-        optimizer.zero_grad()
-
-    parts = start(theirs)
-    train(parts, 1)
-    fabric = parts.pop("fabric")
-    fabric.save(tmp_path / "run.ckpt", parts)
-    train({"fabric": fabric, **parts}, 2)
-    again = start(resumed)
-    fabric = again.pop("fabric")
-    fabric.load(tmp_path / "run.ckpt", again)
-    train({"fabric": fabric, **again}, 2)
-    assert same_state(own, theirs)
-    assert same_state(own, resumed)
-    assert pruner.masks == parts["pruner"].masks == again["pruner"].masks
-    assert same_state(parts["pruner"].ticket().model, own)

@@ -1,4 +1,4 @@
-"""Loops that need no callback: Accelerate's, and scripts in the manner of timm's `train.py`."""
+"""Loops that need no callback: on Accelerate, on Fabric, and in the manner of timm's `train.py`."""
 
 from __future__ import annotations
 
@@ -11,6 +11,7 @@ import pytest
 import torch
 from accelerate import Accelerator
 from accelerate.state import AcceleratorState
+from lightning.fabric import Fabric
 from torch import Tensor, nn
 from torch.nn.functional import cross_entropy
 from torch.nn.utils import clip_grad_norm_
@@ -99,6 +100,50 @@ def test_accelerate_as_it_is(
     assert same_state(own, resumed)
     ticket = first[1].ticket()
     assert ticket.masks.kept == round(0.2 * 738)
+
+
+@pytest.mark.parametrize("attached_to", ["wrapped", "own"])
+def test_fabric_needs_no_callback(
+    conv_net: nn.Module, batches: Batches, same_state: Same, tmp_path: Path, attached_to: str
+) -> None:
+    """Its optimizer is looked into, and it saves and loads a pruner like anything with a state."""
+
+    def start(net: nn.Module) -> dict[str, Any]:
+        fabric = Fabric(accelerator="cpu", devices=1, precision="bf16-mixed")
+        model, optimizer = fabric.setup(net, AdamW(net.parameters(), lr=3e-3))
+        pruned = model if attached_to == "wrapped" else net
+        pruner = biprune.attach(pruned, optimizer, sparsity=0.8, steps=12)
+        return {"fabric": fabric, "model": model, "optimizer": optimizer, "pruner": pruner}
+
+    def train(parts: dict[str, Any], rounds: int) -> None:
+        for images, labels in batches * rounds:
+            parts["fabric"].backward(cross_entropy(parts["model"](images), labels))
+            parts["optimizer"].step()
+            parts["optimizer"].zero_grad()
+
+    own, theirs, resumed = (copy.deepcopy(conv_net) for _ in range(3))
+    optimizer = AdamW(own.parameters(), lr=3e-3)
+    pruner = biprune.attach(own, optimizer, sparsity=0.8, steps=12)
+    for images, labels in batches * 3:
+        with torch.autocast("cpu", torch.bfloat16):
+            logits = own(images)
+        cross_entropy(logits.float(), labels).backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    parts = start(theirs)
+    train(parts, 1)
+    fabric = parts.pop("fabric")
+    fabric.save(tmp_path / "run.ckpt", parts)
+    train({"fabric": fabric, **parts}, 2)
+    again = start(resumed)
+    fabric = again.pop("fabric")
+    fabric.load(tmp_path / "run.ckpt", again)
+    train({"fabric": fabric, **again}, 2)
+    assert same_state(own, theirs)
+    assert same_state(own, resumed)
+    assert pruner.masks == parts["pruner"].masks == again["pruner"].masks
+    assert same_state(parts["pruner"].ticket().model, own)
 
 
 class NativeScaler:

@@ -66,7 +66,7 @@ class PruningCallback(AttachingCallback, TrainerCallback):
             )
         optimizer: Optimizer = kwargs["optimizer"]
         inner: Optimizer = getattr(optimizer, "optimizer", optimizer)  # Accelerate's has no hooks
-        loaded: dict[Any, Any] = inner.state
+        loaded: Any = inner.state  # by parameter, and by our key
         saved = loaded.pop(_KEY, None)
         if state.global_step and saved is None:
             raise _lacks_pruner("the checkpoint to resume from")
