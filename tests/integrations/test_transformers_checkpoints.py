@@ -190,6 +190,32 @@ def test_a_checkpoint_without_a_pruner_is_refused(
         pruning.ticket()
 
 
+def test_the_ramp_of_a_resumed_run_is_that_of_its_checkpoint(
+    conv_net: nn.Module, samples: list[Any], tmp_path: Path
+) -> None:
+    """Who trains for more epochs than planned gets the masks of the plan."""
+
+    def run(epochs: int, checkpoint: Path | None = None) -> PruningCallback:
+        pruning = PruningCallback(sparsity=0.8)
+        Trainer(
+            Labelled(copy.deepcopy(conv_net)),
+            arguments(
+                tmp_path,
+                num_train_epochs=epochs,
+                save_strategy="epoch",
+                lr_scheduler_type="constant",
+            ),
+            train_dataset=samples,
+            callbacks=[pruning],
+        ).train(resume_from_checkpoint=checkpoint and str(checkpoint))
+        return pruning
+
+    planned = run(2)
+    longer = run(4, tmp_path / "checkpoint-8")
+    assert planned.pruner.step == longer.pruner.step == 16
+    assert planned.ticket().masks == longer.ticket().masks
+
+
 def test_another_pruner_than_that_of_the_checkpoint_is_refused(
     conv_net: nn.Module, samples: list[Any], tmp_path: Path
 ) -> None:
