@@ -21,7 +21,7 @@ _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
+    """The user's own module inside `torch.compile`, parallel, averaging or Fabric's wrappers."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     while True:
         if isinstance(model, wrappers) or type(model).__name__ == "_FabricModule":
