@@ -27,7 +27,7 @@ from biprune.structured.certificate import (
     hash_of,
 )
 from biprune.structured.edit import Numbered, Numbers, numbers_of, resize_
-from biprune.structured.find import found_in, walked_through
+from biprune.structured.find import found_in, labels_of
 from biprune.structured.graph import NoBoxError, without_units
 from biprune.structured.grouping import Coupling
 from biprune.structured.labels import Labels
@@ -222,7 +222,7 @@ def _labels_for(masked: nn.Module, example: Inputs, groups: Coupling) -> Labels:
     refused: list[ValueError] = []
     for streams in (False, True):
         for attention in get_args(Attention):
-            labels = walked_through(masked, traced, attention, streams)
+            labels = labels_of(masked, example, attention, streams, traced)
             try:
                 gone_atoms(labels, groups.groups, keep)
                 return labels

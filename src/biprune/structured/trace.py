@@ -111,6 +111,16 @@ def op_name(node: fx.Node) -> str:
     return getattr(node.target, "_opname", "")
 
 
+def argument(node: fx.Node, name: str) -> Any:
+    """What a node is called with by this name, wherever it stands; else the operation's default."""
+    target: Any = node.target
+    for place, declared in enumerate(target._schema.arguments):
+        if declared.name == name:
+            given = node.args[place] if place < len(node.args) else declared.default_value
+            return node.kwargs.get(name, given)
+    return None
+
+
 def _at_least_two(inputs: tuple[Tensor, ...]) -> Iterator[Tensor]:
     """The example with two samples or more: export takes a size of one for a constant."""
     samples = len(inputs[0])

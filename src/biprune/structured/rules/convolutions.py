@@ -1,5 +1,8 @@
-"""Convolutions. A grouped one loses whole groups, or the same channel of every group: whichever
-leaves it more units."""
+"""Convolutions.
+
+A grouped one loses whole groups, or the same channel of every group: whichever leaves it more
+units.
+"""
 
 from __future__ import annotations
 
@@ -8,93 +11,55 @@ from typing import Any
 from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, along, spread
-from biprune.structured.labels import Labels, Planes
-from biprune.structured.rules.pointwise import FIXED
-from biprune.structured.rules.table import rule, shape_of
+from biprune.structured.labels import FIXED, Labels, Planes, rule
+from biprune.structured.trace import argument, op_name
 
 SPACE = "a convolution runs along it"
 
 
-@rule("conv1d", "conv2d", "conv3d")
-def conv(
-    on: Labels,
-    x: Carried,
-    weight: Carried,
-    bias: Carried | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    dilation: Any = 1,
-    groups: int = 1,
-) -> Planes:
-    """out[o] = sum over c of w[o, c] x[c] + b[o]."""
-    return convolved(on, x, weight, bias, groups, transposed=False)
-
-
-@rule("conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-def conv_transpose(
-    on: Labels,
-    x: Carried,
-    weight: Carried,
-    bias: Carried | None = None,
-    stride: Any = 1,
-    padding: Any = 0,
-    output_padding: Any = 0,
-    groups: int = 1,
-    dilation: Any = 1,
-) -> Planes:
-    """The same with the weight's first two dimensions exchanged."""
-    return convolved(on, x, weight, bias, groups, transposed=True)
-
-
+@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
 @rule("convolution")
-def convolution(
-    on: Labels,
-    x: Carried,
-    weight: Carried,
-    bias: Carried | None,
-    stride: Any,
-    padding: Any,
-    dilation: Any,
-    transposed: bool,
-    output_padding: Any,
-    groups: int,
+def conv(
+    on: Labels, x: Carried, weight: Carried, bias: Carried | None = None, *_: Any, **__: Any
 ) -> Planes:
-    """Both."""
-    return convolved(on, x, weight, bias, groups, transposed=transposed)
-
-
-def convolved(
-    on: Labels, x: Carried, weight: Carried, bias: Carried | None, groups: int, *, transposed: bool
-) -> Planes:
-    """The line of the output's channels, which lie before the dimensions of space."""
-    channel = len(x.shape) - len(weight.shape) + 1
+    """out[o] = sum over c of w[o, c] x[c] + b[o]; a transposed one has w[c, o]."""
+    groups = argument(on.node, "groups")
+    transposed = "transpose" in op_name(on.node) or bool(argument(on.node, "transposed"))
     into, out = (0, 1) if transposed else (1, 0)
+    channel = len(x.shape) - len(weight.shape) + 1
     read, own = on.lines(x), on.lines(weight)
-    for lines, channels in ((read, (channel,)), (own, (0, 1))):
+    for lines, before, channels in ((read, channel, (channel,)), (own, 0, (0, 1))):
         for dim, plane in lines.items():
-            if dim not in channels and (lines is own or dim > channel):
+            if dim >= before and dim not in channels:
                 on.atoms.freeze(plane.labels, SPACE)
-    line = _line(read, channel)
-    if groups == 1:
+    line, rows, columns = _line(read, channel), _line(own, 0), _line(own, 1)
+    each = x.shape[channel] // groups
+    if groups > 1 and groups >= each:
+        on.mark(weight, 0, "filter")
+        count = weight.shape[1] if transposed else weight.shape[0] // groups
+        written = _whole_groups(on, line, rows, columns, groups, count)
+    else:
         on.mark(weight, into, "input")
         on.mark(weight, out, "filter")
-        _meet(on, line, _line(own, into), x.shape[channel])
-        written = _line(own, out)
-    else:
-        written = _grouped(
-            on, line, weight, own, groups, into=into, out=out, channels=x.shape[channel]
-        )
+        line = _of_one_group(on, line, groups)
+        if transposed:
+            _meet(on, line, _of_one_group(on, rows, groups), each)
+            written = None if columns is None else columns.repeat(groups)
+        else:
+            _meet(on, line, columns, each)
+            _of_one_group(on, rows, groups)
+            written = None if rows is None else on.atoms.find(rows)
     zero = written is not None and (bias is None or _meet_bias(on, written, bias))
-    rest = [
-        Plane(spread(along(p.labels, d), d, shape_of(on)), p.zero and bias is None)
-        for d, p in read.items()
-        if d < channel
+    found = [
+        Plane(spread(along(plane.labels, dim), dim, on.shape), plane.zero and bias is None)
+        for dim, plane in read.items()
+        if dim < channel
     ]
-    if written is None:
-        if bias is not None:
-            on.freeze([bias], FIXED)
-        return tuple(rest)
-    return (*rest, Plane(spread(written, channel, shape_of(on)), zero))
+    if written is not None:
+        found.append(Plane(spread(written, channel, on.shape), zero))
+    elif bias is not None:
+        on.freeze([bias], FIXED)
+    return tuple(found)
 
 
 def _line(lines: dict[int, Plane], dim: int) -> Tensor | None:
@@ -112,6 +77,7 @@ def _meet(on: Labels, one: Tensor | None, other: Tensor | None, size: int) -> No
 
 
 def _meet_bias(on: Labels, written: Tensor, bias: Carried) -> bool:
+    """Tie what is written with the bias; whether that is zero where it is masked."""
     lines = on.lines(bias)
     if 0 in lines:
         on.atoms.tie(written, along(lines[0].labels, 0))
@@ -120,56 +86,32 @@ def _meet_bias(on: Labels, written: Tensor, bias: Carried) -> bool:
     return False
 
 
-def _grouped(
+def _whole_groups(
     on: Labels,
     line: Tensor | None,
-    weight: Carried,
-    own: dict[int, Plane],
+    rows: Tensor | None,
+    columns: Tensor | None,
     groups: int,
-    *,
-    into: int,
-    out: int,
-    channels: int,
+    count: int,
 ) -> Tensor | None:
-    each = channels // groups
-    rows = _line(own, 0)
-    inner = _line(own, 1)
-    if groups >= each:  # whole groups
-        on.mark(weight, 0, "filter")
-        if inner is not None:
-            on.atoms.freeze(inner, "it lies within a group of a convolution")
-        if line is None or rows is None:
-            for known in (line, rows):
-                if known is not None:
-                    on.atoms.freeze(known, FIXED)
-            return None
-        by_group = line.view(groups, -1)
-        on.atoms.tie(by_group, by_group[:, :1])
-        rows = rows.view(groups, -1)
-        on.atoms.tie(rows, by_group[:, :1])
-        written = by_group[:, :1].expand(-1, _written(weight, groups, out))
-        return on.atoms.find(written.reshape(-1))
-    on.mark(weight, into, "input")
-    on.mark(weight, out, "filter")
-    folded = None
-    if line is not None:
-        folded = line.view(groups, -1)
-        on.atoms.tie(folded, folded[:1])
-        folded = folded[0]
-    if into == 1:
-        _meet(on, folded, inner, each)
-        if rows is None:
-            return None
-        by_group = rows.view(groups, -1)
-        on.atoms.tie(by_group, by_group[:1])
-        return on.atoms.find(rows)
-    if rows is not None:
-        by_group = rows.view(groups, -1)
-        on.atoms.tie(by_group, by_group[:1])
-        rows = by_group[0]
-    _meet(on, folded, rows, each)
-    return None if inner is None else inner.repeat(groups)
+    """Tie all of each group, of which `count` channels are written."""
+    if columns is not None:
+        on.atoms.freeze(columns, "it lies within a group of a convolution")
+    if line is None or rows is None:
+        for known in (line, rows):
+            if known is not None:
+                on.atoms.freeze(known, FIXED)
+        return None
+    by_group = line.view(groups, -1)
+    on.atoms.tie(by_group, by_group[:, :1])
+    on.atoms.tie(rows.view(groups, -1), by_group[:, :1])
+    return on.atoms.find(by_group[:, :1].expand(-1, count).reshape(-1))
 
 
-def _written(weight: Carried, groups: int, out: int) -> int:
-    return weight.shape[1] if out == 1 else weight.shape[0] // groups
+def _of_one_group(on: Labels, line: Tensor | None, groups: int) -> Tensor | None:
+    """Tie the same channel of every group; the line of the first group."""
+    if line is None:
+        return None
+    by_group = line.view(groups, -1)
+    on.atoms.tie(by_group, by_group[:1])
+    return by_group[0]
