@@ -1,27 +1,48 @@
-"""The coupled groups of a model: found by labels, tried, and made a structure."""
+"""The coupled groups of a model: found by labels, tried, and made a structure.
+
+The trial asks of groups, before they are offered, whether the model without some of their units is
+the one in which these are zero.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
-from torch import nn
+import torch
+from torch import Tensor, nn
 
+from biprune.core.files import first_line
 from biprune.core.groups import GROUP, Group, Groups, Measure
 from biprune.core.parameters import Patterns, matching, parameter_names, unwrap
 from biprune.core.structure import Scope
-from biprune.structured.calls import Attention, Inputs, by_position, check_attention, check_runs
-from biprune.structured.graph import NoBoxError
+from biprune.structured.calls import (
+    Attention,
+    Inputs,
+    by_position,
+    check_attention,
+    check_runs,
+    difference,
+    inputs_to_compare,
+    outputs,
+)
+from biprune.structured.certificate import raised
+from biprune.structured.graph import NoBoxError, without_units
 from biprune.structured.grouping import Coupling, coupling
+from biprune.structured.labels import Labels
 from biprune.structured.macs import macs_of_units
-from biprune.structured.removal import tensors_of
+from biprune.structured.removal import gone_atoms, tensors_of, zero_
 from biprune.structured.trace import Traced, trace
-from biprune.structured.trial import Trial
 from biprune.structured.walk import Walk
 from biprune.training.batches import evaluation_mode
-from biprune.training.copying import refuse_meta
+from biprune.training.copying import copied, refuse_meta
+from biprune.training.seeding import derive_seed
 
-MOST_ROUNDS = 8
+MOST_ROUNDS = 8  # of ties that a trial asks for
+SAMPLES = 2  # where any number will do
+SHARES = (0.0, 0.5)  # of the units, but at least one
+TOLERANCE = 1e-8  # of the largest output, in float64: deep nets blow rounding up to 1e-12
 
 
 def find_groups(
@@ -193,3 +214,83 @@ def _chosen(model: nn.Module, found: Coupling, include: Patterns, exclude: Patte
         else:
             groups.append(group)
     return replace(found, groups=tuple(groups), left_out=left_out)
+
+
+class Trial:
+    """A copy of a model with random weights, as a graph on which groups are tried.
+
+    Costs four forwards of two samples for each call of `objection`.
+    """
+
+    def __init__(self, model: nn.Module, example_input: Inputs, labels: Labels, seed: int) -> None:
+        own = copied(unwrap(model)).float().cpu().eval()
+        _randomize_(own, derive_seed(seed, 1))
+        self._model, self._labels, self._seed = own, labels, seed
+        called, tensors = by_position(own, example_input)
+        inputs = [tensor.detach().cpu() for tensor in tensors]
+        inputs = tuple(t.float() if t.is_floating_point() else t for t in inputs)
+        free = all(size.low < size.high for size in labels.traced.sizes[0][:1] if size.high)
+        samples = SAMPLES if free else max(SAMPLES, len(inputs[0]))
+        drawn = inputs_to_compare(called, inputs, samples, derive_seed(seed, 0))
+        self._inputs = tuple(t.double() if t.is_floating_point() else t for t in drawn)
+
+    def objection(self, groups: Sequence[Group]) -> ValueError | None:
+        """Why one unit of each group, or half of all, cannot be removed; None if they can."""
+        for place, share in enumerate(SHARES):
+            keep = {
+                group.name: _drawn(group.size, share, derive_seed(self._seed, 2, place, number))
+                for number, group in enumerate(groups)
+            }
+            try:
+                error = self._error(groups, keep)
+            except ValueError as refused:
+                return refused
+            except Exception as failed:  # whatever a forward raises
+                line = first_line(failed)
+                return ValueError(f"the model does not run without some of it ({line})")
+            if error > TOLERANCE:  # without finite numbers nothing can be seen
+                return ValueError("removing some of it is not the same as setting it to zero")
+        return None
+
+    def _error(self, groups: Sequence[Group], keep: Mapping[str, Tensor]) -> float:
+        """By how much outputs differ without the units, in parts of the largest one."""
+        _randomize_(self._model, derive_seed(self._seed, 1))
+        zero_(self._model, groups, keep)
+        gone = gone_atoms(self._labels, groups, keep)
+        # One after the other, and zeroed in place: models are large.
+        expected = self._outputs(torch.zeros_like(gone))
+        return difference(expected, self._outputs(gone))
+
+    def _outputs(self, gone: Tensor) -> list[Tensor]:
+        tensors = tensors_of(self._model)
+        with raised(torch.float64):
+            model = without_units(self._labels, gone, tensors, torch.float64)
+            return outputs(model, self._inputs, self._seed)
+
+
+def _drawn(size: int, share: float, seed: int) -> Tensor:
+    """Which units stay, drawn at random: all but a share of them, and all but one at least."""
+    keep = torch.ones(size, dtype=torch.bool)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    keep[order[: max(1, int(size * share))]] = False
+    return keep
+
+
+@torch.no_grad()
+def _randomize_(model: nn.Module, seed: int) -> None:
+    """Weights that keep signals near one, whatever the depth, and statistics of no batch."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if not parameter.is_floating_point():
+            continue
+        wide = parameter.ndim >= 2
+        scale = math.sqrt(2 / max(1, math.prod(parameter.shape[1:]))) if wide else 0.3
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    for module in model.modules():
+        norm = hasattr(module, "eps") and isinstance(getattr(module, "weight", None), Tensor)
+        names = ["running_var"] + ["weight"] * norm
+        for values in (getattr(module, name, None) for name in names):
+            if isinstance(values, Tensor):
+                values.copy_(torch.rand(values.shape, generator=generator) + 0.5)
+        if isinstance(mean := getattr(module, "running_mean", None), Tensor):
+            mean.copy_(torch.randn(mean.shape, generator=generator) * 0.3)

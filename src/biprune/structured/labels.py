@@ -15,7 +15,7 @@ import torch
 from torch import Tensor, fx
 
 from biprune.core.groups import Role
-from biprune.structured.atoms import Atoms, Carried, Plane, distinct, spread, varies
+from biprune.structured.atoms import Atoms, Carried, Plane, along, distinct, spread, varies
 from biprune.structured.calls import Attention
 from biprune.structured.trace import Traced
 
@@ -186,6 +186,19 @@ class Labels:
                 found[dims[0]] = line if other is None else self.one_kind(line, other)
         return found
 
+    def meet(self, *lines: Tensor | None) -> bool:
+        """Tie what lies side by side in one dimension; whether that could be done.
+
+        One that is None has a fixed size there, which fixes the others.
+        """
+        known = [line for line in lines if line is not None]
+        for line in known:
+            if len(known) < len(lines):
+                self.atoms.freeze(line, FIXED)
+            else:
+                self.atoms.tie(known[0], line)
+        return 0 < len(known) == len(lines)
+
     def one_kind(self, one: Plane, other: Plane) -> Plane:
         """Of two kinds of units that meet in a dimension the one that goes; the other is frozen.
 
@@ -239,6 +252,11 @@ class Labels:
         if len(dims) > 1:
             longest = max(dims, key=lambda dim: labels.shape[dim])
             self.atoms.collapse(labels, [dim for dim in dims if dim != longest])
+
+
+def line_of(lines: dict[int, Plane], dim: int) -> Tensor | None:
+    """The labels along a dimension, if there are any."""
+    return along(lines[dim].labels, dim) if dim in lines else None
 
 
 def _changes(labels: Tensor) -> int:

@@ -1,9 +1,9 @@
 """A model as a graph of aten operations, with the user's names for its tensors.
 
-`torch.export` gives the graph of every input of the example's kind: the number of samples is free,
-and so is the length of token sequences. Where a forward goes by numbers, export refuses, and the
-operations of the one branch that the example takes are recorded instead; such a graph says which
-units belong together and nothing else (`exported` is False).
+`torch.export` gives a graph that holds for every input like the example: the number of samples is
+free, and so is the length of token sequences. Export refuses a forward whose course depends on
+numbers. Then the operations of the one branch that the example takes are recorded instead; such a
+graph only says which units belong together (`exported` is False).
 
 The graph is functional: an operation that writes in place has become one that returns its result.
 """
@@ -33,7 +33,7 @@ from biprune.training.batches import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 Shape = tuple[int, ...]
-PICKED = 3  # as many as are picked by numbers, on the example: any number of two or more will do
+PICKED = 3  # stands for a size that depends on numbers: any number of two or more will do
 
 
 @dataclass(frozen=True)
@@ -47,11 +47,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Traced:
-    """A graph, the user's name of each tensor that a `get_attr` node reads, and example sizes.
+    """A graph and what is known of it.
 
-    `results` has what each node gives on the example: the shape of a tensor, the number that a size
-    is, or a list of these. `sizes` are those that each input may have, `keywords` what inputs are
-    called, `nesting` what the model returns; see `calls.template`.
+    Attributes:
+        module: The graph itself.
+        names: The user's name of each tensor that a `get_attr` node reads.
+        results: What each node gives on the example: the type of a tensor, the number that a size
+            is, or a list of these.
+        sizes: The sizes that each input may have.
+        nesting: What the model returns; see `calls.template`.
+        keywords: What the inputs are called.
+        exported: Whether the graph holds for other inputs than the example.
+        refused: Why export refused the model, if it did.
     """
 
     module: fx.GraphModule

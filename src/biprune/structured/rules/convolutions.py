@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, along, spread
-from biprune.structured.labels import FIXED, Labels, Planes, rule
+from biprune.structured.labels import Labels, Planes, line_of, rule
 from biprune.structured.trace import argument, op_name
 
 SPACE = "a convolution runs along it"
@@ -32,9 +32,8 @@ def conv(
         for dim, plane in lines.items():
             if dim >= before and dim not in channels:
                 on.atoms.freeze(plane.labels, SPACE)
-    line, rows, columns = _line(read, channel), _line(own, 0), _line(own, 1)
-    each = x.shape[channel] // groups
-    if groups > 1 and groups >= each:
+    line, rows, columns = line_of(read, channel), line_of(own, 0), line_of(own, 1)
+    if groups > 1 and groups >= x.shape[channel] // groups:
         on.mark(weight, 0, "filter")
         count = weight.shape[1] if transposed else weight.shape[0] // groups
         written = _whole_groups(on, line, rows, columns, groups, count)
@@ -43,47 +42,24 @@ def conv(
         on.mark(weight, out, "filter")
         line = _of_one_group(on, line, groups)
         if transposed:
-            _meet(on, line, _of_one_group(on, rows, groups), each)
+            on.meet(line, _of_one_group(on, rows, groups))
             written = None if columns is None else columns.repeat(groups)
         else:
-            _meet(on, line, columns, each)
+            on.meet(line, columns)
             _of_one_group(on, rows, groups)
             written = None if rows is None else on.atoms.find(rows)
-    zero = written is not None and (bias is None or _meet_bias(on, written, bias))
     found = [
         Plane(spread(along(plane.labels, dim), dim, on.shape), plane.zero and bias is None)
         for dim, plane in read.items()
         if dim < channel
     ]
+    zero = True
+    if bias is not None:
+        added = on.lines(bias)
+        zero = on.meet(written, line_of(added, 0)) and added[0].zero
     if written is not None:
         found.append(Plane(spread(written, channel, on.shape), zero))
-    elif bias is not None:
-        on.freeze([bias], FIXED)
     return tuple(found)
-
-
-def _line(lines: dict[int, Plane], dim: int) -> Tensor | None:
-    return along(lines[dim].labels, dim) if dim in lines else None
-
-
-def _meet(on: Labels, one: Tensor | None, other: Tensor | None, size: int) -> None:
-    """Tie two lines; one without the other is fixed, unless there is one channel only."""
-    if one is not None and other is not None:
-        on.atoms.tie(one, other)
-    elif size > 1:
-        for line in (one, other):
-            if line is not None:
-                on.atoms.freeze(line, FIXED)
-
-
-def _meet_bias(on: Labels, written: Tensor, bias: Carried) -> bool:
-    """Tie what is written with the bias; whether that is zero where it is masked."""
-    lines = on.lines(bias)
-    if 0 in lines:
-        on.atoms.tie(written, along(lines[0].labels, 0))
-        return lines[0].zero
-    on.atoms.freeze(written, FIXED)
-    return False
 
 
 def _whole_groups(
@@ -98,9 +74,7 @@ def _whole_groups(
     if columns is not None:
         on.atoms.freeze(columns, "it lies within a group of a convolution")
     if line is None or rows is None:
-        for known in (line, rows):
-            if known is not None:
-                on.atoms.freeze(known, FIXED)
+        on.meet(line, rows)
         return None
     by_group = line.view(groups, -1)
     on.atoms.tie(by_group, by_group[:, :1])

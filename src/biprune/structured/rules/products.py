@@ -10,7 +10,7 @@ from typing import Any
 from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, along, spread, varies
-from biprune.structured.labels import FIXED, Labels, Planes, Product, rule
+from biprune.structured.labels import FIXED, Labels, Planes, Product, line_of, rule
 from biprune.structured.rules.moving import repeated_heads
 from biprune.structured.rules.pointwise import tied
 
@@ -69,22 +69,11 @@ def _tied_along(
     on: Labels, lines: Sequence[tuple[dict[int, Plane], Carried, Letters]], letter: Hashable
 ) -> tuple[Tensor, bool] | None:
     """Tie all factors that have a letter; None if one of them is fixed there."""
-    there: list[Plane] = []
-    fixed = False
-    for own, factor, letters in lines:
-        for dim in _dims(factor, letters, letter):
-            if dim in own:
-                there.append(Plane(along(own[dim].labels, dim), own[dim].zero))
-            else:
-                fixed = True
-    for plane in there:
-        if fixed:
-            on.atoms.freeze(plane.labels, FIXED)
-        else:
-            on.atoms.tie(there[0].labels, plane.labels)
-    if fixed or not there:
+    places = [(own, d) for own, factor, letters in lines for d in _dims(factor, letters, letter)]
+    if not on.meet(*(line_of(own, dim) for own, dim in places)):
         return None
-    return there[0].labels, any(plane.zero for plane in there)
+    own, dim = places[0]
+    return along(own[dim].labels, dim), any(own[dim].zero for own, dim in places)
 
 
 def _biased(on: Labels, found: Lines, bias: Carried, letters: Letters) -> Lines:
@@ -95,12 +84,8 @@ def _biased(on: Labels, found: Lines, bias: Carried, letters: Letters) -> Lines:
         dims = _dims(bias, letters, letter)
         if not dims:
             after[letter] = labels, False
-        elif dims[0] in own:
-            plane = own[dims[0]]
-            on.atoms.tie(labels, along(plane.labels, dims[0]))
-            after[letter] = labels, zero and plane.zero
-        else:
-            on.atoms.freeze(labels, FIXED)
+        elif on.meet(labels, line_of(own, dims[0])):
+            after[letter] = labels, zero and own[dims[0]].zero
     for dim, plane in own.items():
         if letters[dim] not in found:
             on.atoms.freeze(plane.labels, FIXED)

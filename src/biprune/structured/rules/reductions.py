@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from biprune.structured.atoms import Carried, Plane, along, dims_of, over, spread, varies
-from biprune.structured.labels import FIXED, Labels, Planes, rule
+from biprune.structured.atoms import Carried, Plane, along, dims_of, over, spread
+from biprune.structured.labels import Labels, Planes, line_of, rule
 from biprune.structured.rules.pointwise import NOT_FINITE, pointwise
 from biprune.structured.rules.products import NOT_ZERO
 from biprune.structured.trace import argument, op_name
@@ -39,18 +39,11 @@ def _by_channel(on: Labels, x: Carried, tensors: Sequence[Any], zero: bool) -> P
     for dim, plane in lines.items():
         if dim > 1:
             on.atoms.freeze(plane.labels, "a norm runs along it")
-    passed = [Plane(plane.labels, False) for dim, plane in lines.items() if dim == 0]
-    if 1 not in lines:
-        on.freeze(tensors, FIXED)
-        return tuple(passed)
-    line = along(lines[1].labels, 1)
+    line = line_of(lines, 1)
     for tensor in tensors:
-        own = on.lines(tensor)
-        if 0 in own:
-            on.atoms.tie(line, along(own[0].labels, 0))
-        else:
-            on.atoms.freeze(line, FIXED)
-    return (*passed, Plane(spread(line, 1, x.shape), zero))
+        on.meet(line, line_of(on.lines(tensor), 0))
+    passed = [Plane(plane.labels, False) for dim, plane in lines.items() if dim == 0]
+    return tuple(passed) if line is None else (*passed, Plane(spread(line, 1, x.shape), zero))
 
 
 @rule("layer_norm", "rms_norm", "native_layer_norm")
@@ -94,21 +87,14 @@ def _over_all(on: Labels, x: Carried, dims: Sequence[int], weight: Any, bias: An
     found = [Plane(p.labels, p.zero and bias is None) for d, p in lines.items() if d not in dims]
     own = [(on.lines(tensor), len(dims) - len(tensor.shape)) for tensor in affine]
     for dim in dims:
-        line = lines.get(dim)
-        theirs = [lines_.get(dim - dims[0] - shift) for lines_, shift in own]
-        known = [plane for plane in theirs if plane is not None]
-        if line is None or len(known) < len(theirs):
-            for plane in (line, *known):
-                if plane is not None:
-                    on.atoms.freeze(plane.labels, FIXED)
+        labels = line_of(lines, dim)
+        theirs = [line_of(of, dim - dims[0] - shift) for of, shift in own]
+        if not on.meet(labels, *theirs) or labels is None:
             continue
-        labels = along(line.labels, dim)
-        if not on.streams or not line.zero:
+        if not on.streams or not lines[dim].zero:
             on.atoms.freeze(labels, NOT_ZERO if on.streams else OVER_ALL)
         else:
             on.normed.append(labels)
-        for plane in known:
-            on.atoms.tie(labels, along(plane.labels, varies(plane.labels)[0]))
         found.append(Plane(spread(labels, dim, x.shape), weight is not None))
     return tuple(found)
 
