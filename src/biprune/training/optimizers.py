@@ -125,7 +125,13 @@ class Descent:
         trainable = [p for p in parameter_names(model).values() if p.requires_grad]
         if setup.optimizer is not None:
             made = setup.optimizer(_groups(trainable, apart, decay, split=True))
-            self.optimizers = [made] if isinstance(made, Optimizer) else list(made)
+            self.optimizers = list(made) if isinstance(made, Sequence) else [made]
+            for each in self.optimizers:
+                if not isinstance(each, Optimizer):
+                    raise TypeError(
+                        "`optimizer` must return a torch.optim.Optimizer or a list of them, got "
+                        f"{type(each).__name__}."
+                    )
         else:
             split = recipe.optimizer == "adamw"
             groups = _groups(trainable, apart, decay, split=split)
@@ -167,7 +173,7 @@ class Descent:
         if self._average is not None:
             state = self._average.module.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():  # not counts
                     tensor.copy_(state[name])
 
     def state_dict(self) -> dict[str, Any]:
