@@ -21,7 +21,7 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
 def check_attention(attention: object) -> None:
-    """Refuse a unit of attention that there is not."""
+    """Refuse what is not a unit of attention."""
     if attention not in get_args(Attention):
         allowed = ", ".join(map(repr, get_args(Attention)))
         raise ValueError(f"`attention` must be one of {allowed}, got {attention!r}.")

@@ -29,7 +29,7 @@ from biprune.training.seeding import derive_seed
 
 @contextmanager
 def raised(dtype: torch.dtype) -> Iterator[None]:
-    """In float64, whatever a model's own code casts to less is float64 as well."""
+    """With float64, keep in float64 what a model's own code casts to less."""
     if dtype != torch.float64:
         yield
         return
@@ -145,7 +145,7 @@ class Certificate:
 
     @property
     def blindness(self) -> str:
-        """That in words."""
+        """What `is_blind` says, in words."""
         return (
             f"Outputs hardly depend on the input: they differ by {self.spread:.1e}, which is too "
             "little for a comparison to see a mistake. Try inputs, or weights, for which they do."
@@ -187,7 +187,7 @@ class Certificate:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Certificate:
-        """The certificate that `to_json` wrote; a ValueError if it is none."""
+        """Read what `to_json` wrote; a ValueError if it is no certificate."""
         return from_plain(Certificate, data)
 
 
@@ -199,8 +199,11 @@ def hash_of(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the outputs of two models differ, in parts of the largest output, and on batches of
-    how many samples; `reason` says it in words, or why one of them does not run."""
+    """How far the outputs of two models differ, in parts of the largest output.
+
+    `batches` are the numbers of samples. `reason` says the error in words, or why the small model
+    does not run.
+    """
 
     error: float
     batches: tuple[int, ...]

@@ -165,8 +165,10 @@ def _counts_heads(attribute: str, value: int, size: int) -> bool:
 
 
 def _around(group: Group, modules: Mapping[str, nn.Module]) -> list[str]:
-    """The user's modules that hold the tensors which write a group, and those around them, up to
-    the one that holds all of it."""
+    """The user's modules that hold what writes a group, and those around them.
+
+    They go up to the innermost one that holds all of the group.
+    """
     written = [part.tensor.rpartition(".")[0] for part in group.filters]
     common = common_module([part.tensor.rpartition(".")[0] for part in group.slices])
     paths = dict.fromkeys(written)

@@ -269,8 +269,10 @@ class Smaller:
         return None
 
     def _selected(self, start: fx.Node, dim: int, line: Tensor) -> fx.Node | None:
-        """What is left of a node at these indices, as they were when nothing was gone; None if one
-        of them is gone."""
+        """What is left of a node at these indices; None if one of them is gone.
+
+        Indices are as they were when nothing was gone.
+        """
         size, count = self.shape(start)[dim], self.count(start, dim)
         place = torch.full((size,), -1)
         place[self.kept(start).get(dim, torch.arange(size))] = torch.arange(count)

@@ -147,8 +147,10 @@ def _made_of(labels: Labels) -> dict[fx.Node, set[Key]]:
 def _after(
     node: fx.Node, labels: Labels, made_of: Mapping[fx.Node, set[Key]]
 ) -> tuple[set[Key], bool]:
-    """The norms that a result goes to, if it goes to norms only; and whether it is multiplied
-    with activations on its way."""
+    """The norms that a result goes to, if it goes to norms only.
+
+    And whether it is multiplied with activations on its way.
+    """
     norms: set[Key] = set()
     only, multiplied = True, False
     waiting, seen = list(node.users), {node}

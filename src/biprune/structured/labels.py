@@ -236,7 +236,7 @@ class Labels:
                 self.atoms.freeze(plane.labels, reason)
 
     def mark(self, weight: Carried, dim: int, role: Role) -> None:
-        """Say what units do along a dimension of a weight; who reads and writes is a filter."""
+        """Say what units do along a dimension of a weight; where they are written and read, written."""
         if not weight.constant:
             return
         for plane in weight.planes:

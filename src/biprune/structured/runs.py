@@ -3,6 +3,7 @@
 Sizes in them become those that are left. Whether the operation on the smaller tensor then gives the
 smaller result is not believed but checked: positions of elements are moved both ways and compared.
 
+A box is what is left of a tensor if it is a smaller tensor: some indices along each dimension.
 Where what is left in between is no box, a run of moving operations starts at the last box before
 it. If the run does no more than pick and permute along one dimension, one selection takes its
 place; else it goes behind a selection of what its end takes.
@@ -229,7 +230,7 @@ def _one_of(several: Step, place: int, own: Step) -> Step:
 def selection(
     labels: Labels, shape: tuple[int, ...], run: Sequence[Step]
 ) -> tuple[int, Tensor] | None:
-    """The dimension and indices whose selection from a tensor of `shape` a run amounts to."""
+    """The selection that a run amounts to, by dimension and indices; None if it is none."""
     after = run[-1].shape
     if len(after) != len(shape):
         return None
@@ -252,9 +253,9 @@ def selection(
 def picked(
     labels: Labels, shape: tuple[int, ...], run: Sequence[Step], kept: Kept, dim: int, after: Kept
 ) -> tuple[Tensor, list[Kept]] | None:
-    """What the end of a run takes along `dim` of a tensor; and what that is on the way.
+    """What the end of a run takes of a tensor along `dim`, and what is left of it after each step.
 
-    `kept` is what is left of the tensor, `after` of the result.
+    `kept` is what is left of the tensor, `after` of the result. None if something is no box.
     """
     passed = _positions(labels, shape, dim, run)
     chosen = left(passed[-1], after).unique()

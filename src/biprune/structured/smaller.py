@@ -102,7 +102,7 @@ def mean(on: Smaller, node: fx.Node) -> fx.Node | None:
 
 @smaller("scaled_dot_product_attention")
 def attention(on: Smaller, node: fx.Node) -> fx.Node:
-    """The scale that it had; and of keys and values that queries share those that they read."""
+    """The scale stays as it was, and of shared keys and values those stay that are read."""
     query: Any = node.args[0]
     shared: Any = node.args[1:3]
     shape = on.shape(query)
@@ -148,6 +148,6 @@ def made(on: Smaller, node: fx.Node) -> fx.Node | None:
 
 @smaller("copy")
 def copy(on: Smaller, node: fx.Node) -> fx.Node | None:
-    """What is written; it alone has a derivative."""
+    """What is written, without the copying, which has no derivative."""
     x, source = node.args[:2]
     return on.env[source] if on.shape(x) == on.shape(source) else None  # pyright: ignore

@@ -38,7 +38,7 @@ PICKED = 3  # stands for a size that depends on numbers: any number of two or mo
 
 @dataclass(frozen=True)
 class Size:
-    """A size that an input may have, from `low` to `high`; the same wherever it has one name."""
+    """The sizes that a dimension of an input may have; those of one name are the same number."""
 
     low: int
     high: int | None
@@ -187,7 +187,7 @@ def _dynamic(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
 
 
 def _branch_taken(called: ByPosition, inputs: tuple[Tensor, ...], refused: str) -> fx.GraphModule:
-    """The operations that one forward on the example runs, by the numbers that it meets."""
+    """The operations that a forward on the example runs."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     record = make_fx(called, pre_dispatch=True, _error_on_data_dependent_ops=False)
@@ -230,7 +230,7 @@ def _concrete(value: Any) -> Any:
 
 
 def _number(size: Any) -> Any:
-    """A size on the example; of one that depends on numbers, as of what is picked, a stand-in."""
+    """A size on the example, or a stand-in for one that depends on numbers."""
     from torch.fx.experimental.symbolic_shapes import optimization_hint
 
     if isinstance(size, torch.SymInt):
@@ -240,7 +240,7 @@ def _number(size: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's warnings and logs about what it cannot export: the error says it."""
+    """Silence torch's warnings and logs about what it cannot export: the error says it."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:
