@@ -236,7 +236,7 @@ class Labels:
                 self.atoms.freeze(plane.labels, reason)
 
     def mark(self, weight: Carried, dim: int, role: Role) -> None:
-        """Say what units do along a dimension of a weight; where they are written and read, written."""
+        """Say what units do along a dimension of a weight; "filter" outweighs "input"."""
         if not weight.constant:
             return
         for plane in weight.planes:
