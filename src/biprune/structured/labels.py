@@ -36,10 +36,14 @@ SHARED_TABLE = "it is a table that several layers share"
 
 
 def rule(*names: str, moves: bool = False) -> Callable[[AnyRule], AnyRule]:
-    """Register a rule for these operations, which may only move data.
+    """Register a rule for operations.
 
     A rule is called with the labels and with the arguments of the node. It returns the planes of
     the result, or a list of them where there are several results.
+
+    Args:
+        *names: The names of the operations in aten.
+        moves: Whether they move data and compute nothing.
     """
 
     def register(function: AnyRule) -> AnyRule:
@@ -244,14 +248,6 @@ class Labels:
                 for key in self.owned.keys() & self.atoms.keys_of(plane.labels):
                     if self.roles.get(key) != "filter":
                         self.roles[key] = role
-
-    def keep_longest(self, labels: Tensor) -> None:
-        """Tie labels so that they vary along their longest dimension only."""
-        labels = self.atoms.settled(labels)
-        dims = varies(labels)
-        if len(dims) > 1:
-            longest = max(dims, key=lambda dim: labels.shape[dim])
-            self.atoms.collapse(labels, [dim for dim in dims if dim != longest])
 
 
 def line_of(lines: dict[int, Plane], dim: int) -> Tensor | None:

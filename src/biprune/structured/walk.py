@@ -7,12 +7,12 @@ The work is bounded: each walk but the last ties atoms, of which there are finit
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from torch import fx
 
-from biprune.structured.atoms import Carried, Plane, spread
+from biprune.structured.atoms import Carried, Plane, spread, varies
 from biprune.structured.calls import Attention
 from biprune.structured.labels import NOT_KNOWN, Labels, Planes
 from biprune.structured.rules import is_moving, may_read_table, rule_of
@@ -53,15 +53,10 @@ class Walk(Labels):
         Returns:
             Whether there was something to tie. The labels have walked again then.
         """
-        before = self.atoms.num_ties
-        for near in [node, *node.all_input_nodes]:
-            for tensor in self.tensors(near):
-                for plane in tensor.planes:
-                    self.keep_longest(plane.labels)
-        if self.atoms.num_ties == before:
-            return False
-        self._until_settled()
-        return True
+        tied = self._keep_longest([node, *node.all_input_nodes])
+        if tied:
+            self._until_settled()
+        return tied
 
     def _until_settled(self) -> None:
         for _ in range(MOST_WALKS):
@@ -144,12 +139,21 @@ class Walk(Labels):
         What is left of such units is no box, so that no smaller tensor holds it. Moving operations
         are exempt: a selection can stand for several of them; see `runs`.
         """
+        nodes = self.traced.module.graph.nodes
+        computing = [n for n in nodes if n.op == "call_function" and not is_moving(n)]
+        return self._keep_longest(near for n in computing for near in (*n.all_input_nodes, n))
+
+    def _keep_longest(self, nodes: Iterable[fx.Node]) -> bool:
+        """Tie the planes at nodes along all that they vary in but their longest dimension."""
         before = self.atoms.num_ties
-        for node in self.traced.module.graph.nodes:
-            if node.op == "call_function" and not is_moving(node):
-                for tensor in [*self._operands(node), *self.tensors(node)]:
-                    for plane in tensor.planes:
-                        self.keep_longest(plane.labels)
+        for node in nodes:
+            for tensor in self.tensors(node):
+                for plane in tensor.planes:
+                    labels = self.atoms.settled(plane.labels)
+                    dims = varies(labels)
+                    if len(dims) > 1:
+                        longest = max(dims, key=lambda dim: labels.shape[dim])
+                        self.atoms.collapse(labels, [dim for dim in dims if dim != longest])
         return self.atoms.num_ties != before
 
 
