@@ -12,7 +12,7 @@ from torch import Tensor, fx, nn
 
 from biprune.core.groups import Group, Role, Slice
 from biprune.core.parameters import parameter_names
-from biprune.structured.labels import NOT_KNOWN, Key, Labels
+from biprune.structured.labels import CONVOLUTIONS, NOT_KNOWN, Key, Labels
 from biprune.structured.trace import argument, op_name
 
 ALL_TOGETHER = "its filters can only go all together"
@@ -20,8 +20,7 @@ ALL_TOGETHER = "its filters can only go all together"
 _NORMS = ("batch_norm", "instance_norm", "group_norm", "_native_batch_norm_legit_no_training")
 _PRODUCTS = (
     *("linear", "matmul", "mm", "bmm", "addmm", "baddbmm", "einsum", "mv"),
-    *("conv1d", "conv2d", "conv3d", "convolution"),
-    *("conv_transpose1d", "conv_transpose2d", "conv_transpose3d"),
+    *CONVOLUTIONS,
 )
 _ENDS = (*_PRODUCTS, "layer_norm", "rms_norm", "scaled_dot_product_attention")
 
@@ -172,7 +171,7 @@ def _after(
 
 def _is_depthwise(node: fx.Node, labels: Labels) -> bool:
     """Whether a node is a convolution that loses groups, and so does not mix units."""
-    if not op_name(node).startswith("conv"):
+    if op_name(node) not in CONVOLUTIONS:
         return False
     groups = argument(node, "groups")
     channels = labels.traced.results[node.all_input_nodes[0]].shape[1]

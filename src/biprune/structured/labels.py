@@ -27,6 +27,8 @@ Key = tuple[str, int]  # a tensor of the model and a dimension of it
 RULES: dict[str, Rule] = {}  # by the name of the aten operation
 MOVING: set[str] = set()  # operations that move data and compute nothing
 
+CONVOLUTIONS = ("convolution", *(f"{n}{d}d" for n in ("conv", "conv_transpose") for d in (1, 2, 3)))
+
 AS_A_WHOLE = "it can only go as a whole"
 FIXED = "what it is combined with has a fixed size"
 TWO_KINDS = "two kinds of units meet in one dimension"

@@ -21,7 +21,7 @@ from biprune.core.parameters import parameter_names, unwrap
 from biprune.core.uses import slow_attention
 from biprune.structured.atoms import along, varies
 from biprune.structured.calls import Inputs, by_position
-from biprune.structured.labels import Labels, Product
+from biprune.structured.labels import CONVOLUTIONS, Labels, Product
 from biprune.structured.rules import is_moving
 from biprune.structured.trace import op_name
 from biprune.training.batches import evaluation_mode
@@ -114,7 +114,7 @@ def _by_computed_weights(labels: Labels) -> Iterator[Product]:
     count to these.
     """
     for node in labels.traced.module.graph.nodes:
-        if not op_name(node).startswith("conv") or not isinstance(node.args[1], fx.Node):
+        if op_name(node) not in CONVOLUTIONS or not isinstance(node.args[1], fx.Node):
             continue
         source = node.args[1]
         while is_moving(source) and isinstance(source.args[0], fx.Node):

@@ -13,6 +13,7 @@ import torch
 from torch import fx
 
 from biprune.structured.atoms import dims_of
+from biprune.structured.labels import CONVOLUTIONS
 from biprune.structured.trace import argument, op_name
 
 if TYPE_CHECKING:
@@ -33,8 +34,7 @@ def smaller(*names: str) -> Callable[[Write], Write]:
     return register
 
 
-@smaller("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-@smaller("convolution")
+@smaller(*CONVOLUTIONS)
 def conv(on: Smaller, node: fx.Node) -> fx.Node | None:
     """As many groups as are left."""
     if argument(node, "groups") == 1:

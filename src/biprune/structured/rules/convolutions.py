@@ -11,14 +11,13 @@ from typing import Any
 from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, along, spread
-from biprune.structured.labels import Labels, Planes, line_of, rule
+from biprune.structured.labels import CONVOLUTIONS, Labels, Planes, line_of, rule
 from biprune.structured.trace import argument, op_name
 
 SPACE = "a convolution runs along it"
 
 
-@rule("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-@rule("convolution")
+@rule(*CONVOLUTIONS)
 def conv(
     on: Labels, x: Carried, weight: Carried, bias: Carried | None = None, *_: Any, **__: Any
 ) -> Planes:
