@@ -104,10 +104,6 @@ class Labels:
         several = isinstance(self.given, list)
         return [planes, *[()] * (len(self.given) - 1)] if several else planes
 
-    def each(self, planes: Planes) -> Planes | list[Planes]:
-        """These planes for every result of the node at hand."""
-        return [planes] * len(self.given) if isinstance(self.given, list) else planes
-
     def tensors(self, node: fx.Node) -> Iterator[Carried]:
         """What those results of a node carry that are tensors."""
         known = self.carried.get(node)

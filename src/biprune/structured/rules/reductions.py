@@ -147,19 +147,19 @@ def compared(on: Labels, x: Carried, *args: Any, **kwargs: Any) -> Planes | list
     if len(shape) < len(x.shape):
         at = tuple(0 if dim in dims else slice(None) for dim in range(len(x.shape)))
         kept = [Plane(plane.labels[at], plane.zero) for plane in kept]
-    return on.each(over(kept, shape))
+    planes = over(kept, shape)
+    return [planes] * len(on.given) if isinstance(on.given, list) else planes
 
 
 @rule("softmax", "_softmax", "log_softmax", "_log_softmax", "cumsum", "cumprod", "logcumsumexp")
-@rule("softmin", "_safe_softmax", "cummax", "tril", "triu")
-def along_it(
-    on: Labels, x: Carried, dim: int = -1, *args: Any, **kwargs: Any
-) -> Planes | list[Planes]:
+@rule("softmin", "_safe_softmax", "tril", "triu")
+@rule("cummax")  # of its two results nothing is carried on: units stop here as if it were not known
+def along_it(on: Labels, x: Carried, dim: int = -1, *args: Any, **kwargs: Any) -> Planes:
     """What is measured against its neighbours along a dimension cannot lose a part of it."""
     name = op_name(on.node)
     dims = dims_of([-2, -1] if name in ("tril", "triu") else dim, len(x.shape))
     zero = name in ("cumsum", "tril", "triu")
-    return on.each(tuple(on.without(x, dims, f"{name} is over all of it", zero=zero)))
+    return tuple(on.without(x, dims, f"{name} is over all of it", zero=zero))
 
 
 POOLS = (
