@@ -9,10 +9,10 @@ import torch
 from torch import fx
 
 from biprune.structured.labels import MOVING, RULES, Rule
-from biprune.structured.rules import convolutions, indexing, moving, pointwise, products, reductions
+from biprune.structured.rules import indexing, moving, pointwise, products, reductions
 from biprune.structured.trace import op_name
 
-RULE_FILES = (convolutions, indexing, moving, pointwise, products, reductions)  # register rules
+RULE_FILES = (indexing, moving, pointwise, products, reductions)  # register rules
 
 
 def rule_of(node: fx.Node) -> tuple[Rule | None, str]:
