@@ -25,6 +25,7 @@ from biprune.experiments.record import RunSpec
 from biprune.methods import BiP
 
 WIDE = (0.2, 0.738, 0.956)  # three sparsities "of a wide range"; which, the text does not say
+GAMMAS = (1.0, 0.5, 0.1, 5.0, 10.0)
 BATCH_SIZES = (None, 32, 128, 256, 512)  # None is the data's own, 64
 RETRAINING = 160
 REWOUND = (0, 8, 4, 16, 40, 80)
@@ -87,10 +88,10 @@ def _schemes(size: Size) -> list[RunSpec]:
 
 
 ABLATIONS = [
+    _setting("steps", "Figure A8 (a)", "the number N of theta-steps", "lower_steps", (1, 3, 5, 2)),
     _setting(
-        "steps", "Figure A8 (a)", "the number N of theta-steps", "lower_steps", (1, 3, 5, 2)
+        "gamma", "Figure A8 (b)", "the regulariser gamma", "gamma", (1.0, 0.5, 0.1, 5.0, 10.0)
     ),
-    _setting("gamma", "Figure A8 (b)", "the regulariser gamma", "gamma", (1.0, 0.5, 0.1, 5.0, 10.0)),
     _setting(
         "implicit",
         "Figure A8 (c)",
