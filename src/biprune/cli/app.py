@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -171,6 +172,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("biprune").setLevel(logging.INFO)
     try:
         code = get_command(app).main(arguments, prog_name="biprune", standalone_mode=False)
     except typer.TyperException as error:

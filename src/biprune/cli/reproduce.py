@@ -38,8 +38,8 @@ def reproduce_command(
     root: options.Root = None,
     store: options.StoreFolder = Path("runs/store"),
     workers: options.RunWorkers = 1,
-    threads: options.Threads = None,
     device: options.Device = "cpu",
+    threads: options.Threads = None,
     report: options.ReportFile = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -50,7 +50,7 @@ def reproduce_command(
     if list_names:
         _print_list(as_json)
         return
-    from biprune.cli.device import check_device, use_machine
+    from biprune.cli.device import use_machine
     from biprune.experiments.presets import PRESETS, get_preset
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
@@ -58,12 +58,11 @@ def reproduce_command(
 
     if not names:
         raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")
-    check_device(device)
-    use_machine(threads)
+    use_machine(threads, device)
     presets = [get_preset(name) for name in (PRESETS if names == ["all"] else names)]
     specs = [spec for preset in presets for spec in preset.specs(scale)]
     check_report(report)
-    runner = Runner(Store(store), root=root, device=device)
+    runner = Runner(Store(store), root=root, device=device or "cpu")
     runner.check_data(specs)
     run_sweep(specs, runner, workers)
     title = presets[0].summary if len(presets) == 1 else "Repeated figures and tables"

@@ -11,8 +11,8 @@ from biprune.cli.models import (
     open_ticket,
     sample_input,
 )
-from biprune.cli.outputs import refuse_finished
 from biprune.cli.printing import print_certificate, print_json, print_lines
+from biprune.cli.running import refuse_finished
 
 EXAMPLES = """\
 $ biprune shrink runs/half --out runs/small

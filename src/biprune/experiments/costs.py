@@ -30,8 +30,8 @@ class Speed(NamedTuple):
 
 
 # Of the machine that a scale is for. paper: ResNet-18 on a V100, by Table A2 (160 epochs of 50,000
-# images in 69 minutes); laptop: ResNet-20 of 32 x 32 images on two cores, 400 a second; smoke: the digits
-# on one core, most of it the overhead of short runs.
+# images in 69 minutes); laptop: ResNet-20 of 32 x 32 images on two cores, 400 a second; smoke: the
+# digits on one core, most of it the overhead of short runs.
 SPEEDS: dict[Scale, Speed] = {
     "paper": Speed(macs=1.3e12, images=10_000),
     "laptop": Speed(macs=1.8e10, images=6_000),
