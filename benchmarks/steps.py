@@ -121,7 +121,9 @@ def hydra_step(model: nn.Module, batches: Batches) -> Step:
 def imp_step(model: nn.Module, batches: Batches) -> Step:
     """A step of IMP's retraining, under its mask."""
     masks = TARGET.select(magnitudes(TARGET.weights(model)))
-    return _driven(model, batches, lambda start, setup: PlainTraining(start.model, Recipe(), setup, masks))
+    return _driven(
+        model, batches, lambda start, setup: PlainTraining(start.model, Recipe(), setup, masks)
+    )
 
 
 STEPS: dict[str, Callable[[nn.Module, Batches], Step]] = {

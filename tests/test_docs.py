@@ -92,15 +92,6 @@ def test_python_in_documents_runs(
         assert not torch.cat(pruned).any()
 
 
-def test_the_loop_that_the_guide_calls_the_default_has_its_settings(
-    conv_net: nn.Module, batches: list[tuple[Tensor, Tensor]]
-) -> None:
-    (block,) = (text for text in blocks("docs/user-guide.md") if "BiPPlusOptimizer" in text)
-    names: dict[str, Any] = {"model": conv_net, "loader": batches, "epochs": 1}
-    exec(compile(block, "docs/user-guide.md", "exec"), names)
-    assert names["opt"].method == biprune.BiPPlus().fitted(get_structure("weight"))
-
-
 def test_the_page_on_a_loop_of_ones_own(
     conv_net: nn.Module,
     batches: list[tuple[Tensor, Tensor]],

@@ -123,7 +123,6 @@ _NAMES_IN = {
         "METHODS",
         "OMP",
         "SNIP",
-        "Adversarial",
         "BiP",
         "BiPPlus",
         "Dense",

@@ -401,7 +401,7 @@ def test_unused_weights_do_not_stop_a_run(conv_net: nn.Module, batches: Batches)
         ({"sparsity": "0.9"}, TypeError, "`sparsity` must be a number in .* got '0.9'"),
         ({"epochs": 1.5}, TypeError, "`epochs` must be a whole number, got 1.5"),
         (
-            {"sparsity": 0.99, "structure": "filter", "sparsity_schedule": "cubic"},
+            {"sparsity": 0.99, "structure": "filter"},
             ValueError,
             "keeps 0 of 18 filter units, too few for one in each of 2 layers",
         ),

@@ -120,13 +120,26 @@ def test_stopped_and_resumed_equals_uninterrupted(
     assert same_state(again.model, resumed.model)
 
 
-@pytest.mark.parametrize("method", ["bip-plus", "bip"])
+@pytest.mark.parametrize(
+    ("method", "settings", "kills"),
+    [
+        # Twice while pruning, then while retraining.
+        ("bip", {"retrain_epochs": 2, "score_lr": 1.0}, [(0, 3), (2, 2), (1, 2)]),
+        ("bip-plus", {"kappa": 30.0}, [(0, 3), (2, 2)]),
+    ],
+)
 def test_bip_stopped_and_resumed_equals_uninterrupted(
-    conv_net: nn.Module, batches: Batches, tmp_path: Path, same_state, method: str
+    conv_net: nn.Module,
+    batches: Batches,
+    tmp_path: Path,
+    same_state,
+    method: str,
+    settings: dict,
+    kills: list[tuple[int, int]],
 ) -> None:
-    options = {"sparsity": 0.8, "epochs": 3, "retrain_epochs": 2, "score_lr": 1.0}
+    options = {"sparsity": 0.8, "epochs": 3, **settings}
     whole = biprune.prune(conv_net, batches, method, **options)
-    for epoch, step in ((0, 3), (2, 2), (1, 2)):  # twice while pruning, then while retraining
+    for epoch, step in kills:
         with pytest.raises(KilledError):
             biprune.prune(
                 conv_net,
@@ -165,7 +178,7 @@ def test_a_model_spread_over_processes_is_refused(
         wrapped = nn.parallel.DistributedDataParallel(conv_net)
         assert biprune.train(wrapped, batches, epochs=1).history
         monkeypatch.setattr(dist, "get_world_size", lambda: 2)
-        with pytest.raises(ValueError, match=r"in one of 2 processes.*`BiPOptimizer`"):
+        with pytest.raises(ValueError, match=r"in one of 2 processes.* use `attach`"):
             biprune.prune(wrapped, batches, sparsity=0.5, epochs=1)
     finally:
         dist.destroy_process_group()
@@ -240,7 +253,7 @@ def test_bip_names_the_step_whichever_level_diverged(
         fine = classification_loss(model, batch)
         return fine * float("nan") if calls == bad else fine
 
-    with pytest.raises(FloatingPointError, match=r"became nan at step 3 of epoch 1 \(bip\)"):
+    with pytest.raises(FloatingPointError, match=rf"became nan at step 3 of epoch 1 \({method}\)"):
         biprune.prune(conv_net, batches, method, sparsity=0.5, epochs=1, loss=loss)
 
 
@@ -378,7 +391,9 @@ def test_a_weight_that_becomes_nan_beneath_its_mask_ends_the_run(method: str) ->
         spoilt = weight[0, 0] * 0.0  # its gradient is 0 * inf
         return weight.square().sum() + torch.sqrt(spoilt.square()).nan_to_num(0.0)
 
-    with pytest.raises(FloatingPointError, match="The weights became infinite or NaN at step"):
+    with pytest.raises(
+        FloatingPointError, match=r"(weights|gradients) became infinite or NaN at step"
+    ):
         biprune.prune(model, [torch.ones(1)], method, sparsity=0.5, epochs=1, loss=loss)
 
 
@@ -542,11 +557,8 @@ def test_bad_settings(conv_net: nn.Module, batches: Batches, options: dict, text
 
 def test_a_step_knows_where_it_is() -> None:
     run = [Moment(epoch, step, epochs=3, steps=4) for epoch in range(3) for step in range(4)]
-    assert [now.number for now in run] == list(range(1, 13))
     assert [now.done for now in run] == pytest.approx([n / 12 for n in range(12)])
-    assert {now.total for now in run} == {12}
-    assert [now.number for now in run if now.ends_epoch] == [4, 8, 12]
-    assert [now.finished(last=4) for now in run] == [1 / 12, 2 / 12, 3 / 12, *[1.0] * 9]
+    assert [(now.epoch, now.step) for now in run if now.ends_epoch] == [(0, 3), (1, 3), (2, 3)]
 
 
 @pytest.mark.parametrize(
@@ -664,15 +676,11 @@ def test_a_last_batch_of_one_before_batchnorm(call, conv_net: nn.Module, batches
         call(model, [*batches, last], epochs=1)
 
 
-def by_bip_optimizer(model: nn.Module, batches: Batches, epochs: int) -> None:
-    biprune.BiPOptimizer(model, 0.5)
-
-
 def by_attach(model: nn.Module, batches: Batches, epochs: int) -> None:
     biprune.attach(model, torch.optim.SGD(model.parameters(), lr=0.1), 0.5, steps=epochs)
 
 
-WAYS = [biprune.train, partial(biprune.prune, sparsity=0.5), by_bip_optimizer, by_attach]
+WAYS = [biprune.train, partial(biprune.prune, sparsity=0.5), by_attach]
 
 
 @pytest.mark.parametrize("call", WAYS)

@@ -148,6 +148,7 @@ class MaskTraining(Algorithm):
         """
         if now.step == 0:
             self._masks_before = self.rule.masks
+        taken = self.rule.step
         self._descent.set_rates(now.done)
         losses = []
         for batch in group[:-1]:
@@ -159,6 +160,8 @@ class MaskTraining(Algorithm):
             if now.ends_epoch:
                 self.rule.measure()
             self._descent.step()
+            if self.rule.step != taken + len(group):  # which `attach` takes for an overflow
+                raise FloatingPointError("The gradients became infinite or NaN.")
         return loss
 
     def record(self) -> Record:

@@ -67,7 +67,7 @@ class Request:
     def _of_groups(self) -> dict[str, Any]:
         """What was said about groups alone."""
         said = {
-            "budget": None if self.budget is None else dict(self.budget),
+            "budget": dict(self.budget) if isinstance(self.budget, Mapping) else self.budget,
             "round_to": self.round_to,
             "attention": self.attention,
             "streams": self.streams,

@@ -23,6 +23,7 @@ _BASE = {  # on white, on dark, shape
     "imp": ("#1f68ad", "#4c94db", "square"),
     "omp": ("#00875f", "#1db98c", "triangle-up"),
     "gmp": ("#cc9400", "#e8b22a", "diamond"),
+    "movement": ("#0e7fa8", "#52b9dd", "diamond"),
     "hydra": ("#b8558f", "#db8cbc", "triangle-down"),
     "grasp": ("#3b9ad6", "#86cbf5", "cross"),
     "snip": ("#7a5230", "#b98a5c", "triangle-right"),

@@ -41,7 +41,7 @@ class Distill:
         >>> teacher = torch.nn.Linear(4, 3)
         >>> loss = biprune.Distill(teacher, weight=1.0)
         >>> batch = (torch.ones(2, 4), torch.tensor([0, 1]))
-        >>> abs(round(float(loss(teacher, batch)), 6))
+        >>> abs(round(loss(teacher, batch).item(), 6))
         0.0
     """
 

@@ -167,7 +167,7 @@ class Descent:
         if self._average is not None:
             state = self._average.module.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():  # not counts
                     tensor.copy_(state[name])
 
     def state_dict(self) -> dict[str, Any]:
