@@ -120,8 +120,8 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
         numeric=numeric,
     )
     print_text(
-        "All runs have equal passes. One seed, and one of the "
-        f"{num_test} test images is {100 / num_test:.2f} %: small differences mean nothing."
+        "All runs have equal passes. With one seed, and one of "
+        f"{num_test} test images making {100 / num_test:.2f} %, small differences mean nothing."
     )
     print_lines(
         "",

@@ -32,7 +32,7 @@ def reproduce_command(
     ] = None,
     scale: Annotated[
         Scale,
-        typer.Option(help="The paper's own settings, hours on two cores, or seconds on digits."),
+        typer.Option(help="The paper's settings; hours on two cores; seconds on the digits."),
     ] = "laptop",
     list_names: Annotated[bool, typer.Option("--list", help="What can be repeated.")] = False,
     root: options.Root = None,
@@ -43,9 +43,9 @@ def reproduce_command(
     report: options.ReportFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Repeat a figure or table of the BiP paper: run what is missing, then tables and a page.
+    """Repeat a figure or table of the BiP paper: run what is missing, print tables, write a page.
 
-    At scale paper, where the settings are the paper's, its accuracies are drawn beside ours.
+    At scale paper the page shows the paper's own accuracies beside ours.
     """
     if list_names:
         _print_list(as_json)
@@ -86,7 +86,7 @@ def _print_list(as_json: bool) -> None:
 
 
 def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:
-    """The paper's numbers for the models and data that are run."""
+    """The paper's numbers for these models and data."""
     from biprune.experiments.paper import paper_points
 
     pairs = dict.fromkeys((spec.model, spec.data) for spec in specs)

@@ -1,4 +1,4 @@
-"""Many runs on the screen: how many are done, how long the rest takes, the table so far."""
+"""Many runs on the screen: how many are done, how long the rest will take, the table so far."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def _shown(cell: Cell | None) -> str:
 
 
 def check_report(report: Path | None) -> None:
-    """Refuse a page that cannot be written before the runs, not after them."""
+    """Refuse a page that cannot be written, before the runs and not after them."""
     from biprune.core.files import writable_folder
     from biprune.report import require_charts
 
@@ -82,7 +82,11 @@ def print_results(
     title: str | None = None,
     paper: Sequence[ReferencePoint] = (),
 ) -> None:
-    """The tables, what failed, and the page if one is asked for; then an error if any failed."""
+    """Print the tables and what failed, and write the page if one is asked for.
+
+    Raises:
+        ValueError: A run failed.
+    """
     if report is not None:
         from biprune.report import write_report
 
@@ -106,7 +110,7 @@ def print_results(
 
 
 def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[RunRecord]:
-    """Run what is missing and show it; Ctrl-C leaves all that is finished in the store."""
+    """Run what is missing and show how it goes; Ctrl-C leaves what is finished in the store."""
     from biprune.experiments.sweep import sweep
 
     console = Console(stderr=True, markup=False, highlight=False)
@@ -157,7 +161,7 @@ class _Lines:
             print(line, file=sys.stderr, flush=True)
 
     def _count(self, record: RunRecord) -> bool:
-        """Take a run off what is left, and the dense one it started from; whether it ran now."""
+        """Take a run and its dense one off what is left; False if it had run before."""
         self.records.append(record)
         was_run = record.key in self._left
         for key in (record.key, record.spec.dense_spec.key) if was_run else ():
@@ -175,7 +179,7 @@ class _Lines:
 
 
 class _Screen(_Lines):
-    """A bar, the run at hand, and the table so far."""
+    """A bar, the current run, and the table so far."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
         super().__init__(console, specs, runner)
@@ -192,7 +196,7 @@ class _Screen(_Lines):
         self._live.stop()
 
     def hear(self, spec: RunSpec, event: Event) -> None:
-        """The epoch that the run at hand is in."""
+        """The epoch of the current run."""
         self._current = f"{spec}: epoch {event.epoch + 1} of {event.epochs} ({event.stage})"
 
     def add(self, record: RunRecord) -> None:
@@ -210,7 +214,7 @@ class _Screen(_Lines):
 
 
 def _cost(spec: RunSpec) -> float:
-    """Passes over the data of this run alone: the dense one is shared."""
+    """Passes over the data, without those of the dense run, which is shared."""
     from biprune.experiments.record import TRAIN
 
     if spec.method == TRAIN:
