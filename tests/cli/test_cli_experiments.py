@@ -98,11 +98,11 @@ def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.M
     specs = grid(["gmp"], passes=10, dense={"epochs": 30}, **fields)
     clock = 0.0
     monkeypatch.setattr(sweeps.time, "monotonic", lambda: clock)
-    lines = sweeps._Lines(Console(), specs, Runner(Store(tmp_path)))
+    lines = sweeps.Lines(Console(), specs, Runner(Store(tmp_path)))
     for spec, elapsed, left in zip(specs, (40, 50, 90), ("60 s", "50 s", "10 s"), strict=False):
         clock = float(elapsed)
         lines.add(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=50.0))
-        assert lines._status().endswith(f", {left} left")
+        assert lines.status().endswith(f", {left} left")
 
 
 def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:

@@ -90,6 +90,6 @@ def test_debug_shows_the_traceback(run: Run, monkeypatch: pytest.MonkeyPatch) ->
 def test_bugs_are_not_dressed_up_as_mistakes(monkeypatch: pytest.MonkeyPatch) -> None:
     """A TypeError from outside the library, as a user's model may raise it, keeps its traceback."""
     monkeypatch.setattr(app_module, "PACKAGE", Path("/nowhere"))
-    monkeypatch.setattr(listing, "_models", lambda: len(3))  # pyright: ignore[reportArgumentType]
+    monkeypatch.setattr(listing, "print_table", lambda *_, **__: len(3))  # pyright: ignore
     with pytest.raises(TypeError):
         main(["list", "models"])

@@ -115,7 +115,7 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
 
     console = Console(stderr=True, markup=False, highlight=False)
     try:
-        with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
+        with (Screen if console.is_terminal else Lines)(console, specs, runner) as show:
             for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
                 show.add(record)
     except KeyboardInterrupt:
@@ -128,7 +128,7 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
     return show.records
 
 
-class _Lines:
+class Lines:
     """A line for each run that ends."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
@@ -157,7 +157,7 @@ class _Lines:
     def add(self, record: RunRecord) -> None:
         """A run has ended, or was there before."""
         if self._count(record):
-            line = printable(f"{self._status()}: {_outcome(record)}")
+            line = printable(f"{self.status()}: {_outcome(record)}")
             print(line, file=sys.stderr, flush=True)
 
     def _count(self, record: RunRecord) -> bool:
@@ -168,7 +168,8 @@ class _Lines:
             self._run += self._left.pop(key, 0.0)
         return was_run
 
-    def _status(self) -> str:
+    def status(self) -> str:
+        """How many runs have ended, and about how long the rest will take."""
         status = f"{len(self.records)} of {self._total} runs"
         if failed := sum(record.status == "failed" for record in self.records):
             status += f", {failed} failed"
@@ -178,7 +179,7 @@ class _Lines:
         return status
 
 
-class _Screen(_Lines):
+class Screen(Lines):
     """A bar, the current run, and the table so far."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
@@ -208,7 +209,7 @@ class _Screen(_Lines):
     def _rendered(self) -> Group:
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
         line = Table.grid(padding=(0, 2))
-        line.add_row(bar, Text(self._status()))
+        line.add_row(bar, Text(self.status()))
         current = Text(self._current, style="dim", no_wrap=True, overflow="ellipsis")
         return Group(*self._tables, line, current)
 
