@@ -72,11 +72,17 @@ def test_upper_gradient_writes_where_it_is_told() -> None:
     generator = torch.Generator().manual_seed(0)
     theta, g = torch.randn(2, 3, 4, generator=generator)
     mask = torch.rand(3, 4, generator=generator) < 0.5
-    expected, masked, kept = upper_gradient(theta, g, mask, 0.7), mask * g, (theta + 0, mask * g)
-    assert upper_gradient(theta, g, mask, 0.7, masked=masked, out=g) is g
+    expected, masked, before = upper_gradient(theta, g, mask, 0.7), mask * g, theta.clone()
+    scratch = torch.full_like(g, torch.nan)
+    assert upper_gradient(theta, g, mask, 0.7, scratch=scratch, out=g) is g
     assert torch.equal(g, expected)
-    assert torch.equal(theta, kept[0])
-    assert torch.equal(masked, kept[1])
+    assert torch.equal(theta, before)
+    assert torch.equal(scratch, masked)
+
+
+def test_an_infinite_gamma_leaves_the_direct_part() -> None:
+    theta, g = torch.randn(2, 3, 4)
+    assert torch.equal(upper_gradient(theta, g, g > 0, math.inf), theta * g)
 
 
 def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
@@ -281,7 +287,7 @@ def test_history_tells_how_the_mask_moved(
 
 
 def test_a_gamma_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`gamma` 0\.5 would change nothing.*implicit_grad"):
+    with pytest.raises(ValueError, match=r"`gamma` 0\.5 is nothing without `implicit_gradient`"):
         BiP(gamma=0.5, implicit_gradient=False)
     assert BiP(gamma=0.5, implicit_gradient=False, form="coupled").gamma == 0.5
 

@@ -43,79 +43,6 @@ def trained(model: nn.Module, batches: Batches, optimizer: Any, **how: Any) -> b
     return pruner
 
 
-@pytest.mark.parametrize("method", ["bip-plus", "bip", "movement"])
-@pytest.mark.parametrize("kind", [SGD, AdamW])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_grad_scaler_changes_nothing(
-    conv_net: nn.Module, batches: Batches, same_state: Same, kind: Any, fused: bool, method: str
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, kind(plain.parameters(), lr=0.01, fused=fused), method=method)
-    optimizer = kind(conv_net.parameters(), lr=0.01, fused=fused)
-    other = attach(conv_net, optimizer, method=method)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(conv_net, batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert scaler.get_scale() == 2.0**12
-    assert same_state(plain, conv_net)
-    assert pruner.masks == other.masks
-
-
-class ScaledByItself(SGD):
-    """Takes the scale from `GradScaler` and leaves the gradients as they are."""
-
-    _step_supports_amp_scaling = True
-
-    def step(self, closure: Any = None) -> None:  # pyright: ignore
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data.sub_(p.grad / self.grad_scale, alpha=group["lr"])  # pyright: ignore
-
-
-def test_a_scale_that_an_optimizer_leaves_in_the_gradients_is_divided_out(
-    conv_net: nn.Module, batches: Batches
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, SGD(plain.parameters(), lr=0.01))
-    optimizer = ScaledByItself(conv_net.parameters(), lr=0.01)
-    other = attach(conv_net, optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(conv_net, batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    for name, score in pruner.state_dict()["scores"].items():
-        torch.testing.assert_close(other.state_dict()["scores"][name], score)
-
-
-@pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp", "movement"])
-@pytest.mark.parametrize("where", ["conv1.weight", "head.bias"])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_skipped_for_overflow_changes_nothing(
-    conv_net: nn.Module, batches: Batches, same_state: Same, fused: bool, where: str, method: str
-) -> None:
-    optimizer = AdamW(conv_net.parameters(), lr=0.01, fused=fused)
-    pruner = attach(conv_net, optimizer, method=method)
-    plain_loop(conv_net, optimizer, batches, 5)
-    before, kept = copy.deepcopy(conv_net), copy.deepcopy(pruner.state_dict())
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    optimizer.zero_grad()
-    with torch.no_grad():
-        conv_net.eval()  # running averages are not the optimizer's
-    scaler.scale(loss_of(conv_net, batches[0])).backward()
-    gradient = conv_net.get_parameter(where).grad
-    assert gradient is not None
-    gradient.view(-1)[0] = torch.inf
-    scaler.step(optimizer)
-    assert same_state(conv_net, before)
-    assert str(pruner.state_dict()) == str(kept)
-    assert pruner.step == 5
-
-
 def test_gradients_that_are_not_finite_move_no_mask(conv_net: nn.Module, batches: Batches) -> None:
     class Cautious(SGD):
         def step(self, closure: Any = None) -> None:  # pyright: ignore
@@ -352,28 +279,6 @@ def test_a_state_that_the_optimizer_loads_does_not_loosen_the_hooks(
         optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
         plain_loop(conv_net, optimizer, [batch], 1)
     assert same_state(plain, conv_net)
-
-
-def test_one_of_two_optimizers_overflows(conv_net: nn.Module, batches: Batches) -> None:
-    """Then the mask stands still, and the next whole step is one again."""
-    matrices = [p for p in conv_net.parameters() if p.ndim == 2]
-    others = [p for p in conv_net.parameters() if p.ndim != 2]
-    optimizers = [SGD(matrices, lr=0.05), AdamW(others, lr=0.01)]
-    pruner = attach(conv_net, optimizers)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    counted = []
-    for overflow in (None, "head.weight", None, "conv1.weight", None):
-        conv_net.zero_grad()
-        scaler.scale(loss_of(conv_net, batches[0])).backward()
-        if overflow:
-            conv_net.get_parameter(overflow).grad.fill_(torch.inf)  # pyright: ignore
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-        counted.append(pruner.step)
-        for name, mask in pruner.masks.items():
-            assert not conv_net.get_parameter(name)[~mask].any()
-    assert counted == [1, 1, 2, 2, 3]
 
 
 def test_maximizing_is_minimizing_the_negative(

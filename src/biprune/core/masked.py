@@ -98,12 +98,12 @@ def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
     torch.where(mask, values, values.new_zeros(()), out=out)
 
 
-def masked_in(memory: Tensor, m: Tensor, g: Tensor) -> Tensor:
+def masked_in(memory: Tensor | None, m: Tensor, g: Tensor) -> Tensor:
     """m * g for a boolean m, in `memory`, whose content is lost, where that is of the type of g.
 
     A step writes z anew anyway, so that the memory of z is free meanwhile.
     """
-    if memory.dtype != g.dtype:
+    if memory is None or memory.dtype != g.dtype:
         return torch.where(m, g, 0.0)
     where_kept(m, g, out=memory)
     return memory

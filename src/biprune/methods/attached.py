@@ -34,6 +34,9 @@ from biprune.training.step_hooks import Stepped
 if TYPE_CHECKING:
     from biprune.methods.moving import MovingMask
 
+# What the optimizer moves in a step: the weights as they are, the weights beneath the mask, or
+# nothing, where the step is the mask's alone.
+Move = Literal["z", "theta", "nothing"]
 RECORDS = 100  # of how the mask moves over a run, about
 logger = logging.getLogger(__name__)
 Values = Mapping[str, Tensor]
@@ -71,9 +74,10 @@ class Rule(ABC):
         self._write(self.weights)
 
     @property
-    def moves(self) -> Literal["z", "theta", "nothing"]:
-        """What the optimizer is to move in the next step."""
-        return "z"
+    def moves(self) -> Move:
+        """What the optimizer moves in the next step; after the last one the mask stays."""
+        iteration = self.method.iteration
+        return iteration[0 if self.step == self.steps else self.step % len(iteration)]
 
     @property
     def sparsity(self) -> float:
@@ -81,10 +85,14 @@ class Rule(ABC):
         return self.method.sparsity_at(self.step, self.steps, self.target.sparsity)
 
     def prepare(self, names: Iterable[str]) -> bool:
-        """Show the optimizer theta and m * g; or z and g, without g of dead rows; or nothing."""
+        """Show the optimizer z and g, without g of dead rows; or theta and m * g; or nothing."""
         gradients = self._living_gradients(names)
-        if self.moves != "theta":
-            return self.moves == "z"
+        if self.moves == "z":
+            return True
+        for name in names:  # what the user has done to it since the last step
+            self._take(name)
+        if self.moves == "nothing":
+            return False
         for name, gradient in gradients.items():
             weight = self.weights[name]
             z, weight.data = weight.data, self.theta[name]
@@ -93,16 +101,16 @@ class Rule(ABC):
         return True
 
     def restore(self) -> None:
-        """Show z again."""
-        names = list(self._hidden)
-        for name in names:
-            self._hide_theta(name)
-        self._write(names)
+        """Show z again, in the middle of a step."""
+        for name in self.weights:
+            self._take(name)
+        self._write(self.weights)
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
         """Called by the hooks: the weights of `names` have moved; with `stepped`, all have."""
-        for name in names:
-            self._take(name)
+        if self.moves != "nothing":
+            for name in names:
+                self._take(name)
         if stepped is not None:
             self._learn(stepped)
             names = self.weights
@@ -133,15 +141,16 @@ class Rule(ABC):
                 f"The state was not saved by a pruner of {self.method.name}: it lacks "
                 f"{missing[0]!r}."
             )
-        for part, value in self._kind.items():
-            if state[part] != value:
+        for part, value in _flat(self._kind).items():
+            if (other := _flat(state).get(part)) != value:
                 raise ValueError(
-                    f"The state is of a run with the {part} {state[part]!r}, this one has "
-                    f"{value!r}. Attach as it was."
+                    f"The state is of a run with the {part} {other!r}, this one has {value!r}. "
+                    "Attach as it was."
                 )
         for part in ("masks", *self._tensors()):
             if _shapes(state[part]) != _shapes(own[part]):
                 raise ValueError(f"The state is of other weights than the model's: see {part!r}.")
+        self.restore()
         for part, tensors in self._tensors().items():
             for name, tensor in tensors.items():
                 tensor.copy_(state[part][name])
@@ -149,7 +158,6 @@ class Rule(ABC):
             setattr(self, name, copy(state[name]))
         device = next(iter(self.theta.values())).device
         self.masks = Masks(state["masks"], self.masks.structure).to(device)
-        self.restore()
         self._write(self.weights)
 
     @property
@@ -184,7 +192,7 @@ class Rule(ABC):
         return True
 
     def _take(self, name: str) -> None:
-        """theta <- what the optimizer has made of it."""
+        """theta <- what the weight shows of it."""
         weight, theta = self.weights[name], self.theta[name]
         if (weight.dtype, weight.device) != (theta.dtype, theta.device):
             raise ValueError(
@@ -192,13 +200,9 @@ class Rule(ABC):
                 f"{weight.device} now. Convert and move the model first, then attach."
             )
         if name in self._hidden:
-            self._hide_theta(name)
-        elif self.moves != "nothing":
+            weight.data, weight.grad = self._hidden.pop(name)
+        else:
             torch.where(self.masks[name], weight, theta, out=theta)
-
-    def _hide_theta(self, name: str) -> None:
-        weight = self.weights[name]
-        weight.data, weight.grad = self._hidden.pop(name)
 
     def _write(self, names: Iterable[str]) -> None:
         """p <- theta where kept, +0.0 elsewhere."""
@@ -257,6 +261,10 @@ class Rule(ABC):
                 f"After {self.step} steps the weights are not finite. Lower the learning rate, or "
                 "look at the data and the loss function."
             )
+
+
+def _flat(kind: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": kind["method"], **kind["settings"], **kind["target"]}
 
 
 def _shapes(tensors: Values) -> dict[str, torch.Size]:

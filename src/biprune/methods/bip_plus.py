@@ -36,7 +36,7 @@ from torch.linalg import vector_norm
 
 from biprune.core.checks import check_rate
 from biprune.core.masked import where_kept
-from biprune.methods.attached import Rule, Values
+from biprune.methods.attached import Move, Rule, Values
 from biprune.methods.learned import LearnedRule
 from biprune.methods.moving import GradualMethod
 from biprune.training.schedule import Shape
@@ -54,12 +54,14 @@ class BiPPlusRule(LearnedRule):
         super()._make_scores()
         self.mean = 0.0  # a
 
-    def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
-        super()._product(name, gradient, scale, out)
+    def mask_gradient(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
+        """theta * g; of filters, channels and groups where they are kept alone."""
+        super().mask_gradient(name, gradient, scale, out)
         if not self._structure.has_single_weights:
             where_kept(self.masks[name], out, out=out)
 
-    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+    def m_step(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+        """scores <- scores - kappa * r * theta * g / (T * a)."""
         size /= sum(score.numel() for score in self.scores.values())
         if size == 0:  # no gradient reached a prunable weight
             return
@@ -111,6 +113,6 @@ class BiPPlus(GradualMethod):
             raise ValueError(f"`passes` must be 1 or 2, got {self.passes!r}.")
 
     @property
-    def steps_per_iteration(self) -> int:
-        """`passes`: theta's, and one of the scores alone."""
-        return self.passes
+    def iteration(self) -> tuple[Move, ...]:
+        """One step for both levels; with two passes the second is the mask's alone."""
+        return ("z", "nothing")[: self.passes]

@@ -16,9 +16,9 @@ Filters and channels are ours, ranked by L2 norm, the same fraction of each laye
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from biprune.methods.attached import Rule, Values
+from biprune.methods.attached import Move, Rule, Values
 from biprune.methods.moving import GradualMethod
 from biprune.training.schedule import Shape
 
@@ -26,13 +26,7 @@ from biprune.training.schedule import Shape
 class GMPRule(Rule):
     """The mask is that of |theta|."""
 
-    method: GMP
     settles: ClassVar[bool] = True
-
-    @property
-    def moves(self) -> Literal["z", "theta"]:
-        """theta, by m * g; or z, so that pruned weights stand still."""
-        return "z" if self.method.freeze_pruned else "theta"
 
     def _ranked(self, work: Values) -> Values:
         return self._magnitudes(work)
@@ -58,3 +52,8 @@ class GMP(GradualMethod):
     schedule: Shape = "cosine"
     mask_every: int = 10
     freeze_pruned: bool = False
+
+    @property
+    def iteration(self) -> tuple[Move, ...]:
+        """theta, by m * g; or z, so that pruned weights stand still."""
+        return ("z",) if self.freeze_pruned else ("theta",)

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Literal
 
 import torch
 from torch import Tensor
@@ -31,13 +30,6 @@ class LearnedRule(Rule):
         steps = self.method.steps_per_iteration
         return self.step % steps == steps - 1
 
-    @property
-    def moves(self) -> Literal["z", "theta", "nothing"]:
-        """Nothing but the scores in steps of the upper level."""
-        is_over = self.step == self.steps
-        alone = self.method.steps_per_iteration > 1
-        return "nothing" if alone and self.is_upper and not is_over else "z"
-
     def _make_scores(self) -> None:
         like = self._structure.scored(self.theta)
         zeros = {name: torch.zeros_like(t, dtype=self._dtype) for name, t in like.items()}
@@ -58,11 +50,11 @@ class LearnedRule(Rule):
         size = float(torch.stack(sizes).sum()) if sizes else 0.0
         if not math.isfinite(size):
             return False
-        self._step_scores(gradients, self._rates(stepped), size)
+        self.m_step(gradients, self._rates(stepped), size)
         return True
 
     @abstractmethod
-    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+    def m_step(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
         """Move the scores by dl/dm, whose 1-norm is `size`."""
 
     def _gradients(self, stepped: Mapping[str, Stepped], work: Values) -> Values:
@@ -71,10 +63,10 @@ class LearnedRule(Rule):
             if (gradient := self._gradient(name)) is None:
                 product.zero_()
             else:
-                self._product(name, gradient, stepped[name].scale, out=product)
+                self.mask_gradient(name, gradient, stepped[name].scale, out=product)
         return groups.add_up_gates(work) if (groups := self._structure.coupled) else work
 
-    def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
+    def mask_gradient(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
         """dl/dm of one tensor, of a gradient that is still `scale` times as large."""
         torch.mul(self.theta[name].to(self._dtype), gradient, out=out)
         if scale != 1:

@@ -25,7 +25,8 @@ from biprune.training.schedule import Shape
 class MovementRule(LearnedRule):
     """Scores are sums of theta * g, and they alone choose the mask."""
 
-    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+    def m_step(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+        """scores <- scores - r * theta * g."""
         del size
         for name, gradient in gradients.items():
             self.scores[name].add_(gradient, alpha=-rates[name])

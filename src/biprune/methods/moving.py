@@ -13,7 +13,7 @@ from torch import nn
 from biprune.core.checks import check_part, check_whole
 from biprune.core.masks import Masks
 from biprune.core.selection import check_sparsity
-from biprune.methods.attached import Rule
+from biprune.methods.attached import Move, Rule
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_record
 from biprune.training.batches import Batch, rotated, take
 from biprune.training.loop import Algorithm, Backward, fit
@@ -37,9 +37,19 @@ class MovingMask(TrainingMethod):
     starts_from: ClassVar[Literal["dense", "init"]] = "dense"
 
     @property
+    def iteration(self) -> tuple[Move, ...]:
+        """What the optimizer moves in each step of an iteration; scores move in the last."""
+        return ("z",)
+
+    @property
+    def steps_per_iteration(self) -> int:
+        """Each with a batch of its own."""
+        return len(self.iteration)
+
+    @property
     def learns_dead_rows(self) -> bool:
-        """Whether scores of rows without a kept weight are learned too."""
-        return False
+        """Whether scores of rows without a kept weight are learned too, if a setting says so."""
+        return self.settings.get("score_dead_rows", False)
 
     @property
     def theta_decay(self) -> float | None:
@@ -121,10 +131,11 @@ class MaskTraining(Algorithm):
         steps = setup.steps_until(method.epochs) * method.steps_per_iteration
         with torch.no_grad():
             self.rule = method.rule(model, target, method, steps)
-        self._upper = setup.upper_batches
+        self._upper = setup.upper_stream
         weights = self.rule.weights
         self._descent = Descent(model, method.recipe(), setup, weights.values(), method.theta_decay)
         self._hooks = StepHooks(self._descent.optimizers, weights)
+        self._hooks.check_held()
         self._hooks.register(self.rule)
         self._masks_before = self.rule.masks
 
@@ -138,7 +149,11 @@ class MaskTraining(Algorithm):
         if self._upper is None:
             return self._method.groups(batches, steps)
         lower = rotated(batches, steps, self._method.steps_per_iteration - 1)
-        upper = take(self._upper, steps)
+        upper = self._upper
+        if isinstance(upper, Sequence):  # the next epoch goes on where this one ends
+            begin = self.rule.step // self._method.steps_per_iteration % len(upper)
+            upper = [*upper[begin:], *upper[:begin]]
+        upper = take(upper, steps)
         return ((*group, own) for group, own in zip(lower, upper, strict=True))
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:

@@ -13,7 +13,7 @@ from biprune.core.masked import where_kept
 from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, unwrap
 from biprune.core.structure import Scope
-from biprune.methods import METHODS, get_method
+from biprune.methods import METHODS, get_method, meant
 from biprune.methods.attached import Rule
 from biprune.methods.moving import MovingMask
 from biprune.pruning.request import Request
@@ -81,6 +81,8 @@ def attach(
         ValueError: The weights cannot be pruned in this way, or something is attached to them.
         TypeError: The optimizer has no hooks around its step.
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
     chosen = _moving(method, settings)
     request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
     _refuse_shards(model)
@@ -89,12 +91,7 @@ def attach(
     weights = target.weights(model)
     _refuse_unfit(model, weights)
     hooks = StepHooks(optimizer, weights)
-    if hooks.unheld:
-        raise ValueError(
-            f"The optimizer does not hold {hooks.unheld[0]!r}, nor {len(hooks.unheld) - 1} more of "
-            f"{len(weights)} prunable weights. Give those that do as a list, or leave the weights "
-            "out with `exclude`."
-        )
+    hooks.check_held()
     with torch.no_grad():
         rule = chosen.rule(model, target, chosen, steps)
     fields = {"left_out": left_out, "chosen": request.chosen, **input_fields(example_input)}
@@ -150,6 +147,7 @@ class Pruner:
             ValueError: The ramp is not over, so that less is pruned than was asked for.
         """
         rule = self._rule
+        self._hooks.settle(rule)
         if rule.sparsity != rule.target.sparsity:
             raise ValueError(
                 f"The mask is at a sparsity of {rule.sparsity:.4g} on its way to "
@@ -172,10 +170,12 @@ class Pruner:
 
     def detach(self) -> None:
         """Leave an ordinary sparse model and an ordinary optimizer; the masks stay known here."""
+        self._hooks.settle(self._rule)
         self._hooks.remove()
 
     def state_dict(self) -> dict[str, Any]:
         """theta, scores, mask and where the run is, for `torch.save`; tensors are not copied."""
+        self._hooks.settle(self._rule)
         return {**self._rule.state_dict(), "peaks": dict(self._hooks.peaks)}
 
     @torch.no_grad()
@@ -226,6 +226,7 @@ class Holder:
 
     def detach(self) -> None:
         """Leave an ordinary optimizer; from then on it may move pruned weights."""
+        self._hooks.settle(self)
         self._hooks.remove()
 
     def prepare(self, names: Iterable[str]) -> bool:
@@ -234,7 +235,8 @@ class Holder:
         return True
 
     def restore(self) -> None:
-        """Nothing was prepared."""
+        """Called by the hooks."""
+        self.after_step(self._weights, None)
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
         """Called by the hooks."""
@@ -253,8 +255,8 @@ def _moving(method: str | MovingMask, settings: Mapping[str, Any]) -> MovingMask
     known = moving[method].rule_settings
     if unknown := sorted(settings.keys() - set(known)):
         raise TypeError(
-            f"`{method}` has no setting {unknown[0]!r} in a loop of your own. Its settings: "
-            f"{', '.join(known)}."
+            f"`{method}` has no setting {unknown[0]!r} in a loop of your own."
+            f"{meant(unknown[0], known)} Its settings: {', '.join(known)}."
         )
     return get_method(method, settings)  # pyright: ignore[reportReturnType]
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from biprune.training.batches import Batch, Loss
 from biprune.training.copying import copy_model
 from biprune.training.objectives import Distill, with_objectives
 from biprune.training.process import check_one_process
-from biprune.training.recipes import OptimizerName
+from biprune.training.recipes import SAID_BY_OPTIMIZER, OptimizerName
 from biprune.training.schedule import Shape
 from biprune.training.setup import (
     Evaluate,
@@ -135,7 +136,8 @@ def prune(
         ValueError: What was asked for cannot be reached, or does not go together.
     """
     check_one_process("prune")
-    check_functions(evaluate=evaluate, upper_loss=upper_loss)
+    names = {"optimizer": optimizer, "lr_schedule": lr_schedule}
+    check_functions(names=names, evaluate=evaluate, upper_loss=upper_loss)
     request = Request(
         *(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty),
         attention=attention,
@@ -185,7 +187,7 @@ def prune(
             cost=outcome.cost,
             history=outcome.history,
             method=chosen.name,
-            settings=chosen.settings,
+            settings=_told(chosen, optimizer),
             sparsity=target.sparsity if outcome.sparsity is None else outcome.sparsity,
             seed=seed,
             data=setup.data,
@@ -207,6 +209,14 @@ def _module(model: nn.Module | TrainResult) -> nn.Module:
             f"{type(model).__name__}."
         )
     return module
+
+
+def _told(method: Method, optimizer: object) -> dict[str, Any]:
+    """The settings of the method, but for those that an optimizer of the user's says by itself."""
+    if not callable(optimizer):
+        return method.settings
+    kept = {name: value for name, value in method.settings.items() if name not in SAID_BY_OPTIMIZER}
+    return {**kept, "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__)}
 
 
 def _start(

@@ -53,19 +53,19 @@ def num_samples(batch: Batch) -> int:
     return next((len(t) for t in tensors_in(batch) if t.ndim and len(t)), 0)
 
 
-def count_batches(batches: Iterable[Batch]) -> int:
+def count_batches(batches: Iterable[Batch], name: str = "data") -> int:
     """Number of batches in one pass, by `len` or else by one pass over them."""
     if isinstance(batches, Iterator):
         raise ValueError(
-            "`data` is a one-shot iterator, which training would exhaust in its first epoch. Pass "
-            "something that can be iterated again: a DataLoader or a list of batches."
+            f"`{name}` is a one-shot iterator, which training would exhaust in its first epoch. "
+            "Pass something that can be iterated again: a DataLoader or a list of batches."
         )
     try:
         count = len(batches)  # pyright: ignore[reportArgumentType]
     except TypeError:  # a loader over an iterable data set has no length
         count = sum(1 for _ in batches)
     if count == 0:
-        raise ValueError("`data` yields no batches: the loader is empty.")
+        raise ValueError(f"`{name}` yields no batches: the loader is empty.")
     return count
 
 

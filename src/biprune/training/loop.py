@@ -119,14 +119,14 @@ def fit(
     keep = sorted(set(keep_epochs))
     passes = Passes(model, setup)
     alone = nullcontext() if setup.checkpoint is None else claimed(setup.checkpoint)
-    with forked_rng(setup.batches), alone:
+    with forked_rng(*setup.loaders), alone:
         length = {"epochs": epochs, "steps": setup.steps_per_epoch, "rewind_epochs": keep}
         checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
         run = _resume(checkpoint, model, algorithm) or Fit()
         if not run.history and 0 in keep:
             run.states[0] = copy_state(model.state_dict())
         for epoch in range(len(run.history), epochs):
-            seed_all(derive_seed(setup.seed, epoch), setup.batches)
+            seed_all(derive_seed(setup.seed, epoch), *setup.loaders)
             train_mode_(model)
             started, losses = time.perf_counter(), []
             steps = setup.steps_until(epoch + 1) - setup.steps_until(epoch)

@@ -14,10 +14,12 @@ from biprune.training.batches import (
     Batch,
     Loss,
     classification_loss,
+    count_batches,
     device_of,
     evaluation_mode,
     logits_of,
 )
+from biprune.training.seeding import forked_rng
 from biprune.training.setup import Setup
 
 
@@ -28,7 +30,8 @@ class Distill:
         (1 - weight) * loss + weight * temperature^2 * KL(teacher || student)
 
     both at `temperature`, in the mean over the samples. The teacher is in eval mode and is not
-    changed. Batches are (inputs, ...), a mapping, or what the model takes.
+    changed. Batches are (inputs, ...), a mapping, or what the model takes. If `loss` runs the
+    model more than once, as `Adversarial` does, the student's logits are those of the last pass.
 
     Args:
         teacher: A model with the same classes, such as the dense one.
@@ -69,9 +72,14 @@ class Distill:
         handle = model.register_forward_hook(lambda _, __, output: seen.append(logits_of(output)))
         try:
             own = self.loss(model, batch) if self.weight < 1 else None
-            logits = seen[0] if seen else _logits(model, batch)
+            logits = seen[-1] if seen else _logits(model, batch)
         finally:
             handle.remove()
+        if logits.shape != taught.shape:
+            raise ValueError(
+                f"The teacher's logits are of shape {tuple(taught.shape)}, the model's of "
+                f"{tuple(logits.shape)}: it must have been trained for the same classes."
+            )
         learned = log_softmax(logits / self.temperature, dim=-1)
         divergence = kl_div(learned, taught, log_target=True, reduction="none").sum(-1).mean()
         following = self.temperature**2 * divergence
@@ -148,12 +156,38 @@ def with_objectives(
             "'bip-plus' with passes=2."
         )
     loss = setup.loss
+    if upper_data is not None:
+        _check_upper(upper_data, setup.accumulate)
     if isinstance(distill, nn.Module):
         distill = Distill(distill)
     if distill is not None:
-        own = replace(distill, loss=loss) if distill.loss is classification_loss else distill
-        loss, upper_loss = own, upper_loss or own
+        if not isinstance(distill, Distill):
+            raise TypeError(
+                "`distill` must be a torch.nn.Module, such as the `model` of what `train` "
+                f"returned, or a `Distill`, got {type(distill).__name__}."
+            )
+        loss = _of_the_run(distill, loss)
+        upper_loss = upper_loss or loss
+    if isinstance(upper_loss, (Distill, Adversarial)):
+        upper_loss = _of_the_run(upper_loss, setup.loss)
     return replace(setup, loss=loss, upper_loss=upper_loss, upper_batches=upper_data)
+
+
+def _of_the_run(objective: Distill | Adversarial, loss: Loss) -> Loss:
+    """The same objective, of the run's loss unless it says another."""
+    return replace(objective, loss=loss) if objective.loss is classification_loss else objective
+
+
+def _check_upper(batches: object, accumulate: int) -> None:
+    if not isinstance(batches, Iterable):
+        raise TypeError(
+            "`upper_data` must be something that yields batches, such as a DataLoader or the `val` "
+            f"of a Dataset, got {type(batches).__name__}."
+        )
+    with forked_rng(batches):
+        count = count_batches(batches, "upper_data")
+    if count < accumulate:
+        raise ValueError(f"`accumulate` {accumulate} is more than the {count} of `upper_data`.")
 
 
 def _is_float(value: object) -> bool:

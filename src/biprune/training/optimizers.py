@@ -125,7 +125,13 @@ class Descent:
         trainable = [p for p in parameter_names(model).values() if p.requires_grad]
         if setup.optimizer is not None:
             made = setup.optimizer(_groups(trainable, apart, decay, split=True))
-            self.optimizers = [made] if isinstance(made, Optimizer) else list(made)
+            self.optimizers = list(made) if isinstance(made, Sequence) else [made]
+            for each in self.optimizers:
+                if not isinstance(each, Optimizer):
+                    raise TypeError(
+                        "`optimizer` must return a torch.optim.Optimizer or a list of them, got "
+                        f"{type(each).__name__}."
+                    )
         else:
             split = recipe.optimizer == "adamw"
             groups = _groups(trainable, apart, decay, split=split)

@@ -57,6 +57,7 @@ class Recipe:
         return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
 
 
+SAID_BY_OPTIMIZER = ("lr", "momentum", "weight_decay", "nesterov")
 # What training by AdamW takes in place of the defaults.
 ADAMW: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05, "schedule": "cosine"}

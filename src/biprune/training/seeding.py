@@ -26,23 +26,25 @@ def drawing_generator(seed: int, device: torch.device) -> torch.Generator:
     return torch.Generator(device=device).manual_seed(derive_seed(seed, DRAWS))
 
 
-def seed_all(seed: int, loader: Iterable[object]) -> None:
-    """Seed torch, numpy, `random`, and the generators a loader brings along."""
+def seed_all(seed: int, *loaders: Iterable[object]) -> None:
+    """Seed torch, numpy, `random`, and the generators that loaders bring along."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    for generator in _generators(loader):
-        generator.manual_seed(seed)
-    if getattr(loader, "persistent_workers", False):
-        # Workers that live on would carry their own generators from epoch to epoch.
-        loader._iterator = None  # pyright: ignore[reportAttributeAccessIssue]
+    for loader in loaders:
+        for generator in _generators(loader):
+            generator.manual_seed(seed)
+        if getattr(loader, "persistent_workers", False):
+            # Workers that live on would carry their own generators from epoch to epoch.
+            loader._iterator = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
-def forked_rng(loader: Iterable[object]) -> Iterator[None]:
+def forked_rng(*loaders: Iterable[object]) -> Iterator[None]:
     """Put every generator that `seed_all` touches back as it was."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    states = [(generator, generator.get_state()) for generator in _generators(loader)]
+    held = (generator for loader in loaders for generator in _generators(loader))
+    states = [(generator, generator.get_state()) for generator in held]
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -108,7 +108,20 @@ class Setup:
     @property
     def stream(self) -> Iterable[Batch]:
         """The batches of single steps."""
-        return self.batches if self.accumulate == 1 else Accumulated(self.batches, self.accumulate)
+        return self._accumulated(self.batches)
+
+    @property
+    def upper_stream(self) -> Iterable[Batch] | None:
+        """Those of the upper level, where they are its own."""
+        return None if self.upper_batches is None else self._accumulated(self.upper_batches)
+
+    @property
+    def loaders(self) -> list[Iterable[Batch]]:
+        """Where batches come from."""
+        return [self.batches, *([] if self.upper_batches is None else [self.upper_batches])]
+
+    def _accumulated(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        return batches if self.accumulate == 1 else Accumulated(batches, self.accumulate)
 
     @cached_property
     def steps_per_epoch(self) -> int:
@@ -143,12 +156,14 @@ class Setup:
         return {**{name: getattr(self, name) for name in plain}, "pace": pace, "data": data}
 
 
-def check_functions(**given: object) -> None:
-    """Refuse what cannot be called before a run, not at its end."""
+def check_functions(*, names: Mapping[str, object] | None = None, **given: object) -> None:
+    """Refuse what cannot be called before a run, not at its end; `names` may be strings."""
+    given |= {name: value for name, value in (names or {}).items() if not isinstance(value, str)}
     for name, function in given.items():
         if function is not None and not callable(function):
+            what = "a name or a function" if name in (names or {}) else "a function"
             raise TypeError(
-                f"`{name}` must be a function, got {type(function).__name__}. It is called with "
+                f"`{name}` must be {what}, got {type(function).__name__}. It is called with "
                 f"{_CALLED_WITH[name]}."
             )
         if isinstance(function, _Loss):

@@ -49,7 +49,7 @@ class Watcher(Protocol):
         ...
 
     def restore(self) -> None:
-        """Have the weights show z again, because a closure runs the model or a step has failed."""
+        """Have the weights show z again: a closure runs the model, or the step has failed."""
         ...
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
@@ -67,6 +67,8 @@ class StepHooks:
     def __init__(self, optimizers: Optimizers, weights: Mapping[str, nn.Parameter]) -> None:
         given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
         nests = [_nest(each) for each in given]
+        if len({id(nest[-1]) for nest in nests}) < len(nests):
+            raise ValueError("An optimizer is given twice: list each of them once.")
         self._weights = dict(weights)
         self._names = {id(weight): name for name, weight in weights.items()}
         self._refuse_watched()
@@ -74,6 +76,7 @@ class StepHooks:
         self._held = [self._held_by(nest[-1]) for nest in nests]
         self.peaks: dict[str, float] = {}
         self._begun = False
+        self._is_open = False
         self._parts: dict[int, dict[str, Stepped]] = {}
         self._sizes: dict[str, float] = {}
         self._taken: dict[nn.Parameter, Tensor] = {}
@@ -94,6 +97,15 @@ class StepHooks:
         held = set().union(*self._held)
         return [name for name in self._weights if name not in held]
 
+    def check_held(self) -> None:
+        """Refuse optimizers that do not hold all of the weights."""
+        if missing := self.unheld:
+            raise ValueError(
+                f"The optimizer does not hold {missing[0]!r}, nor {len(missing) - 1} more of "
+                f"{len(self._weights)} prunable weights. Give those that do as a list, or leave "
+                "the weights out with `exclude`."
+            )
+
     def register(self, watcher: Watcher) -> None:
         """Begin to call `watcher`; the optimizers keep it alive, and it does not keep them."""
         for number, nest in enumerate(self._nests):
@@ -111,17 +123,26 @@ class StepHooks:
         self._handles.clear()
         _WATCHING.discard(self)
 
+    @torch.no_grad()
+    def settle(self, watcher: Watcher) -> None:
+        """Have the weights show z if a step is under way: its closure runs, or it has failed."""
+        if self._is_open:
+            self._is_open = False
+            self._give_back()
+            watcher.restore()
+
     def _hooks(self, number: int, watcher: Watcher) -> tuple[Any, Any]:
         """Those of the optimizer `number`; a compiled step does not look into them."""
 
         def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self._refuse_capture()
+            self.settle(watcher)
             self._begun = True
-            self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
             return self._prepared(number, optimizer, watcher, args, kwargs)
 
         def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             del args, kwargs
+            self._is_open = False
             self._give_back()
             if not (names := self._held[number]):
                 return
@@ -163,24 +184,23 @@ class StepHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Have the watcher prepare the step: now, or whenever its closure has run."""
 
+        @torch.no_grad()
         def prepare() -> None:
-            if not watcher.prepare(self._held[number]):
+            moves = watcher.prepare(self._held[number])
+            self._is_open = True
+            self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
+            if not moves:
                 self._take(optimizer)
 
-        with torch.no_grad():
-            watcher.restore()
         closure = kwargs.get("closure") or next(iter(args[1:]), None)
         if closure is None:
-            with torch.no_grad():
-                prepare()
+            prepare()
             return None
 
         def run() -> Any:
-            with torch.no_grad():
-                watcher.restore()
+            self.settle(watcher)
             loss = closure()
-            with torch.no_grad():
-                prepare()
+            prepare()
             return loss
 
         rest = {name: value for name, value in kwargs.items() if name != "closure"}

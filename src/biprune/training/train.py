@@ -195,7 +195,7 @@ def train(
         The trained model with its accuracy, history, cost, and the states to rewind to.
     """
     check_one_process("train")
-    check_functions(evaluate=evaluate, lr_schedule=lr_schedule)
+    check_functions(names={"optimizer": optimizer}, evaluate=evaluate, lr_schedule=lr_schedule)
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
     if callable(optimizer) and lr is not None:
