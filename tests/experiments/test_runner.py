@@ -219,7 +219,7 @@ def test_workers_give_the_same_records(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_is_broken_off_ends_its_own_processes_alone(tmp_path: Path) -> None:
-    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     bystander.start()
     try:
         (short,) = grid(["omp"], sparsities=[0.5], passes=1, **TINY)

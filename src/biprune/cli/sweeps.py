@@ -23,45 +23,32 @@ if TYPE_CHECKING:
     from biprune.experiments.paper import ReferencePoint
     from biprune.experiments.record import RunRecord, RunSpec
     from biprune.experiments.runner import Runner
-    from biprune.report.results import Cell, Comparison
-
-
-FOOTNOTE = "† other passes than most of its column"
+    from biprune.report.results import Comparison
 
 
 def accuracy_tables(records: Iterable[RunRecord]) -> list[Table]:
-    """A table for each setting: methods against sparsities, mean and deviation of test accuracy."""
+    """The report's table of test accuracy for each setting, as far as its runs have ended."""
     from biprune.report.summary import summarise
 
     return [_accuracy_table(comparison) for comparison in summarise(records) if comparison.methods]
 
 
 def _accuracy_table(comparison: Comparison) -> Table:
-    from biprune.report.wording import percent_of
+    from biprune.report.tables import accuracy_table
 
-    sparsities = [percent_of(sparsity) for sparsity in comparison.sparsities]
+    entries = accuracy_table(comparison)
     rows = [
-        [label, *(_shown(cell) for cell in cells.values())]
-        for label, cells in comparison.grid().items()
+        [label, *(" ".join([entry.text or "hole", *entry.marks]) for entry in row)]
+        for label, row in entries.rows.items()
     ]
     title = comparison.title
     if comparison.dense is not None:
         title += f": dense {comparison.dense.mean:.2f} %"
-    table = new_table(["method", *sparsities], rows, title=title, numeric=sparsities)
+    table = new_table(["method", *entries.columns], rows, title=title, numeric=entries.columns)
     table.min_width = min(len(title), 76)  # a title is wrapped where its table ends
-    if any(cell.has_other_budget for cell in comparison.cells):
-        table.caption = FOOTNOTE
-        table.caption_justify = "left"
+    table.caption = "\n".join(f"{mark} {text}" for mark, text in entries.notes.items()) or None
+    table.caption_justify = "left"
     return table
-
-
-def _shown(cell: Cell | None) -> str:
-    from biprune.report.wording import spread
-
-    if cell is None:
-        return "-"
-    text = spread(cell.accuracy.mean, cell.accuracy.std)
-    return f"{text} †" if cell.has_other_budget else text
 
 
 def check_report(report: Path | None) -> None:

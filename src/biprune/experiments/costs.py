@@ -188,5 +188,6 @@ def _size(data: str) -> DataSize:
 
 def _start(spec: RunSpec) -> str:
     """What runs from one dense model have in common; quicker than building `dense_spec`."""
-    fields = {"model", "data", "seed", "model_options", "data_options", "dense"}
-    return spec.model_dump_json(include=fields)
+    from biprune.experiments.record import OF_DENSE
+
+    return spec.model_dump_json(include=OF_DENSE)

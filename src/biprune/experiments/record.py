@@ -25,6 +25,7 @@ from biprune.training.setup import Setup
 from biprune.training.train import train
 
 TRAIN = "train"  # the method of a dense run
+OF_DENSE = {"model", "data", "seed", "model_options", "data_options", "dense", "training"}
 DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
 
 
@@ -95,15 +96,7 @@ class RunSpec(BaseModel):
     @property
     def dense_spec(self) -> RunSpec:
         """The dense run that this one starts from."""
-        return RunSpec(
-            model=self.model,
-            data=self.data,
-            seed=self.seed,
-            model_options=self.model_options,
-            data_options=self.data_options,
-            dense=self.dense,
-            training=self.training,
-        )
+        return RunSpec(**self.model_dump(include=OF_DENSE))
 
     @property
     def resolved(self) -> dict[str, Any]:

@@ -24,6 +24,9 @@ from biprune.pruning.ticket import Ticket
 from biprune.training.loop import Event, Record
 from biprune.training.train import TrainResult, train
 
+# What `prune` is asked for by fields of a spec that have the names of its keywords.
+ASKED = {"sparsity", "structure", "scope", "include", "exclude", "allow_empty", "seed"}
+
 
 @dataclass(frozen=True)
 class Runner:
@@ -127,15 +130,9 @@ class Runner:
             dense,
             self._data(spec),
             spec.build_method(),
-            sparsity=spec.sparsity,
-            structure=spec.structure,
-            scope=spec.scope,
-            include=spec.include,
-            exclude=spec.exclude,
-            allow_empty=spec.allow_empty,
-            seed=spec.seed,
             checkpoint=self.store.checkpoint_folder(spec),
             progress=self._progress(spec),
+            **spec.model_dump(include=ASKED),
             **spec.training,
         )
         rounds = {passed.sparsity: passed for passed in ticket.rounds}
