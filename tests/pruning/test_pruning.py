@@ -86,7 +86,7 @@ def test_states_that_were_not_kept_are_missed(
 ) -> None:
     """A result without states is no bare module: pruning trained weights would go unnoticed."""
     dense = biprune.train(conv_net, batches, epochs=1, rewind_epochs=[])
-    with pytest.raises(ValueError, match=f"state of epoch {epoch}, to rewind to, was not kept"):
+    with pytest.raises(ValueError, match=f"rewind to epoch {epoch}: its state was not kept"):
         biprune.prune(dense, batches, method, sparsity=0.5, epochs=1)
 
 

@@ -1,17 +1,17 @@
-"""One-shot magnitude pruning, in three ways to go on.
+"""One-shot magnitude pruning, with three ways to retrain.
 
-The score of a weight is |theta| after dense training, cut once to the target.
+Weights are ranked once by |theta| after dense training, and pruned to the target.
 
-- OMP (Frankle and Carbin, ICLR 2019; settings of Ma et al., NeurIPS 2021, as the BiP paper has
-  them) goes back to the weights of early training and trains them again.
-- Magnitude keeps the trained weights and restarts the schedule: learning-rate rewinding (Renda,
-  Frankle, Carbin, ICLR 2020), the stronger of the two.
-- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015; with
-  `scope="layer"` the baseline of Hydra).
+- OMP goes back to the weights of early training and trains them again (Frankle and Carbin, ICLR
+  2019; settings of Ma et al., NeurIPS 2021, as given in the BiP paper).
+- Magnitude keeps the trained weights and restarts the schedule. This is learning-rate rewinding
+  (Renda, Frankle, Carbin, ICLR 2020), the stronger of the two.
+- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015). With
+  `scope="layer"` it is the baseline of Hydra.
 
-Filters and channels are ranked by the L2 norm of their weights, the same fraction of each layer.
+Of filters and channels, the same fraction of each layer is pruned, by the L2 norm of their weights.
 The public code of Ma et al. rewinds to initialization, leaves the first convolution and the
-classifier dense, and decays by 1e-4; we follow the paper's table.
+classifier dense, and decays by 1e-4; we follow the table of the BiP paper.
 """
 
 from __future__ import annotations
@@ -26,9 +26,11 @@ from biprune.training.setup import Setup
 
 @dataclass(frozen=True)
 class OMP(TrainingMethod):
-    """Prune the smallest trained weights at once, rewind, retrain.
+    """Prune the smallest trained weights at once, rewind and retrain.
 
-    `rewind_epoch` None is 5 % of the dense run, 0 the initial weights.
+    Args:
+        rewind_epoch: The epoch of the dense run to rewind to. 0 means the initial weights, None
+            5 % of the run.
     """
 
     name: ClassVar[str] = "omp"
@@ -40,7 +42,7 @@ class OMP(TrainingMethod):
     rewind_epoch: int | None = None
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Select by trained magnitude, rewind, retrain."""
+        """Select by trained magnitude, rewind and retrain."""
         masks = target.select(magnitudes(target.weights(start.model)))
         note = start.rewind_(self.rewind_epoch)
         return retrain_(start.model, masks, self.recipe(), setup, note)
