@@ -153,7 +153,6 @@ class AtInit(TrainingMethod):
     """Scores the initial weights, prunes once and trains, with the BiP paper's settings."""
 
     starts_from: ClassVar[Literal["dense", "init"]] = "init"
-    retrains: ClassVar[bool] = True
 
     epochs: int = 200
 

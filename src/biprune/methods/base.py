@@ -214,6 +214,9 @@ class TrainingMethod(Method):
         optimizer: "sgd" or "adamw".
     """
 
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = True
+
     epochs: int = 160
     lr: float = 0.1
     momentum: float = 0.9

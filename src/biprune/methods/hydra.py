@@ -24,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -63,8 +63,6 @@ class Hydra(TrainingMethod):
     summary: ClassVar[str] = "learn scores under frozen weights, then fine-tune"
     citation: ClassVar[str] = "Sehwag et al., NeurIPS 2020"
     settings_version: ClassVar[int] = 2  # dead rows
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     epochs: int = 200
     schedule: Shape = "cosine"

@@ -21,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -52,8 +52,6 @@ class IMP(TrainingMethod):
     name: ClassVar[str] = "imp"
     summary: ClassVar[str] = "iterative magnitude, rewound and retrained each round"
     citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
     has_rounds: ClassVar[bool] = True
 
     rate: float = 0.2

@@ -17,7 +17,7 @@ classifier dense, and decays by 1e-4; we follow the table of the BiP paper.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
 from biprune.training.schedule import Shape
@@ -36,8 +36,6 @@ class OMP(TrainingMethod):
     name: ClassVar[str] = "omp"
     summary: ClassVar[str] = "one-shot magnitude, rewound and retrained"
     citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     rewind_epoch: int | None = None
 
@@ -55,8 +53,6 @@ class Magnitude(TrainingMethod):
     name: ClassVar[str] = "magnitude"
     summary: ClassVar[str] = "one-shot magnitude, learning rate rewound"
     citation: ClassVar[str] = "Renda et al., ICLR 2020"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Select by trained magnitude, retrain from the trained weights."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import nn
@@ -36,7 +36,6 @@ class MovingMask(TrainingMethod):
     rule: ClassVar[type[Rule]]
     rule_settings: ClassVar[tuple[str, ...]] = ()
     retrains: ClassVar[bool] = False
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
 
     @property
     def iteration(self) -> tuple[Move, ...]:
