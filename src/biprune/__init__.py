@@ -5,7 +5,7 @@
     dense = biprune.train(model, data, epochs=30)
     ticket = biprune.prune(dense, data, sparsity=0.9, epochs=15)
 
-Names are imported when they are first used, so that the command line answers at once.
+Names are imported when they are first used, so importing biprune is fast.
 """
 
 from importlib import import_module
