@@ -32,7 +32,7 @@ class Conv1D(nn.Module):
 
 
 class Uses(nn.Module):
-    """Each parameter is named by how it is used; those of the second half are no weights."""
+    """Each parameter is named by how it is used; those of the second half are not weights."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -89,7 +89,7 @@ class Experts(nn.Module):
         self.table = nn.Parameter(torch.randn(5, 4))
 
     def forward(self, numbers: Tensor) -> Tensor:
-        x = self.table[numbers][:, :, None]  # looked up, and no weight
+        x = self.table[numbers][:, :, None]  # looked up, so not a weight
         x = torch.bmm(self.picked[numbers % 3], x).squeeze(2)
         ends = torch.arange(1, 4, dtype=torch.int32)
         return functional.grouped_mm(x, self.grouped, offs=ends)
@@ -115,7 +115,7 @@ def batches() -> Batches:
 
 
 @pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp", "snip", "hydra"])
-def test_a_model_without_any_known_layer_is_pruned_in_whole(method: str) -> None:
+def test_a_model_without_any_known_layer_is_pruned_as_a_whole(method: str) -> None:
     model = Uses()
     ticket = biprune.prune(model, batches(), method, sparsity=0.75, epochs=2, lr=0.01)
     prunable = [p for name, p in model.named_parameters() if name in ticket.masks]

@@ -125,6 +125,6 @@ def test_masks_that_do_not_fit_are_refused(conv_net: nn.Module, masks: Masks) ->
         biprune.hold(conv_net, torch.optim.SGD(other.parameters()), masks)
     turned = Masks({"head.weight": masks["head.weight"].T}, masks.structure)
     before = conv_net.get_parameter("head.weight").clone()
-    with pytest.raises(ValueError, match=r"mask of 'head\.weight' is of \(12, 3\), the weight of"):
+    with pytest.raises(ValueError, match=r"mask of 'head\.weight' has shape \(12, 3\), its weight"):
         biprune.hold(conv_net, optimizer, turned)
     assert torch.equal(conv_net.get_parameter("head.weight"), before)

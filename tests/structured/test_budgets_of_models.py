@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import architectures
 import biprune
 from biprune.core.groups import Groups
-from biprune.core.masked import apply_masks_
 from biprune.methods.base import Target, magnitudes
 from biprune.pruning.request import Request
 from biprune.structured.grouping import Coupling
@@ -45,7 +44,7 @@ def test_a_budget_is_met_and_not_exceeded(found, measure, kept, round_to, off, s
     target = replace(target, structure=structure, sparsity=1 - kept)
     masks = target.select(magnitudes(target.weights(model)))
     masked = copy.deepcopy(model)
-    apply_masks_(masked, masks)
+    masks.apply_(masked)
     small = biprune.shrink(masked, Coupling(structure.groups, {}), INPUTS)
     if measure == "macs":
         reached = total_macs(small, INPUTS) / total_macs(model, INPUTS)

@@ -16,7 +16,7 @@ from torch.utils.data import DataLoader, Dataset, IterableDataset, RandomSampler
 
 import biprune
 from biprune.core.masks import Masks
-from biprune.core.selection import Selector
+from biprune.core.selection import select
 from biprune.core.structure import get_structure
 from biprune.training.batches import classification_loss
 from biprune.training.checkpoint import read_state
@@ -40,7 +40,7 @@ def kill_at(epoch: int, step: int):
 
 def half_masks(model: nn.Module) -> Masks:
     scores = {"conv1.weight": model.get_parameter("conv1.weight").detach().abs()}
-    return Selector(get_structure("weight"))(scores, 0.5)
+    return select(scores, 0.5, get_structure("weight"))
 
 
 @pytest.mark.parametrize("nesterov", [False, True])
@@ -100,7 +100,7 @@ def test_stopped_and_resumed_equals_uninterrupted(
     images, labels = torch.randn(32, 1, 8, 8), torch.randint(3, (32,))
     loader = DataLoader(TensorDataset(images, labels), batch_size=8, shuffle=True)
     model = nn.Sequential(conv_net, nn.Dropout(0.5), nn.Linear(3, 3))
-    masks = Selector(get_structure("weight"))({"2.weight": torch.rand(3, 3)}, 0.5)
+    masks = select({"2.weight": torch.rand(3, 3)}, 0.5, get_structure("weight"))
     options = {"epochs": 3, "lr": 0.05, "masks": masks, "seed": 5, "rewind_epochs": [0, 1, 2]}
     whole = biprune.train(model, loader, **options)
     with pytest.raises(KilledError):

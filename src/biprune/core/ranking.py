@@ -1,8 +1,11 @@
 """The k largest of a flat tensor, exactly and in linear time, without sorting it.
 
-On a CPU reading a number back is free, and two comparisons of all scores with the ends of a narrow
-band leave few to look at (Floyd and Rivest's idea). On other devices reading would stall the queue,
-so there the same answer comes from operations whose shapes do not depend on the scores.
+On a CPU a sample of the scores tells a narrow band that holds the k-th largest. Two comparisons
+split all scores at its ends, and only those between are looked at one by one (Floyd and Rivest's
+idea). A band that misses is noticed by counting, and then all scores are searched.
+
+On other devices reading a number back would stall the queue, so there the same answer comes from
+operations whose shapes do not depend on the scores.
 """
 
 from __future__ import annotations
@@ -17,27 +20,21 @@ from torch import Tensor
 
 SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
-NARROW = 1 / 1024  # the part of all scores that the next band should hold, at the least
-LEEWAY = 2  # how often the cut may move as far as it just did, and still lie in the next band
 CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
 
-
-Band = tuple[float, float]  # the least and the largest value, both included
 Order = Callable[[Tensor], Tensor]  # from places in memory to what equal scores are sorted by
 
 
 class Cut(NamedTuple):
     """The largest scores as a mask.
 
-    `ordered` unless so many scores were equal that they were kept as they lie, not in the order
-    asked for. `band` narrowly encloses the smallest kept score, a guess for the next cut of scores
-    that move little.
+    `ordered` is false where so many scores are equal that the first of them in memory were kept,
+    and not the first in the order asked for.
     """
 
     mask: Tensor
     ordered: bool
-    band: Band | None
 
 
 def is_host(tensor: Tensor) -> bool:
@@ -52,9 +49,7 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
     """
     if k == 0 or k == scores.numel():
         return torch.full_like(scores, k > 0, dtype=torch.bool)
-    if not is_host(scores):
-        return queued_top_k_mask(scores, k)
-    return cut(scores, k).mask
+    return cut(scores, k).mask if is_host(scores) else queued_top_k_mask(scores, k)
 
 
 def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
@@ -69,17 +64,15 @@ def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
     return mask.logical_or_(equal.logical_and_(equal.cumsum(0) <= missing))
 
 
-def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = None) -> Cut:
+def cut(scores: Tensor, k: int, order: Order | None = None) -> Cut:
     """Separate the `k` largest of N scores, 0 < k < N, in memory that the host can read.
 
-    `band` is a guess at values around the k-th largest. A band that misses it is found out by
-    counting; then a sample of the scores gives another, and at last all of them are searched.
-    Equal scores are kept in the `order` of their places (default: as they lie).
+    Equal scores are kept in the `order` of their places, by default as they lie in memory.
+
+    Raises:
+        FloatingPointError: There is a NaN among the scores.
     """
-    if band and (found := _cut_within(scores, k, *band, order)):
-        return found
-    large = scores.numel() > PER_SAMPLE**2
-    if large and (found := _cut_within(scores, k, *_sampled_band(scores, k), order)):
+    if scores.numel() > PER_SAMPLE**2 and (found := _cut_within(scores, k, order)):
         return found
     threshold = scores.kthvalue(scores.numel() - k + 1).values.item()
     if found := _cut_at(scores, k, threshold):
@@ -90,7 +83,7 @@ def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = 
     )
 
 
-def _sampled_band(scores: Tensor, k: int) -> Band:
+def _sampled_band(scores: Tensor, k: int) -> tuple[float, float]:
     """Values four standard deviations of the sample's rank to either side of the k-th largest."""
     size = scores.numel()
     step = max(size // SAMPLE, PER_SAMPLE)
@@ -103,13 +96,12 @@ def _sampled_band(scores: Tensor, k: int) -> Band:
     return low, high
 
 
-def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | None) -> Cut | None:
-    """The cut if the k-th largest lies in [low, high], else None.
+def _cut_within(scores: Tensor, k: int, order: Order | None) -> Cut | None:
+    """The cut if the k-th largest lies in the band that a sample tells, ends included, else None.
 
     Scores that equal an end are not gathered, so that ties by the million take no memory.
     """
-    # As the scores' own values: ends that round to one value would split its ties twice.
-    low, high = torch.tensor([low, high], dtype=scores.dtype).tolist()
+    low, high = _sampled_band(scores, k)
     if low == high:
         return _cut_at(scores, k, low)
     mask, places = _split(scores, low, high)
@@ -125,15 +117,13 @@ def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | 
         equal = equal[order(equal).argsort()]
     mask[places[kept]] = True
     mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
-    near, width = threshold.item(), (high - low) * NARROW * len(scores) / len(places)
-    half = max(width / 2, LEEWAY * abs(near - (low + high) / 2))
-    return Cut(mask, True, (near - half, near + half) if math.isfinite(half) else None)
+    return Cut(mask, True)
 
 
 def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
     """Where scores are at least `high`, as a mask, and the places of those strictly between.
 
-    In chunks: what lies between is then found in the cache, in memory that is at hand already.
+    It goes by chunks, so that what lies between is still in the cache, and memory is reused.
     """
     mask = torch.empty(scores.shape, dtype=torch.bool)
     places = []
@@ -150,16 +140,11 @@ def _cut_at(scores: Tensor, k: int, threshold: float) -> Cut | None:
     missing, ties = k - int(torch.count_nonzero(mask)), int(torch.count_nonzero(equal))
     if not 0 < missing <= ties:
         return None
-    end = _end_of_first(equal, missing)
+    # The shortest start that holds as many equal scores as are missing, found by halving.
+    ends = range(len(equal))
+    end = bisect_left(ends, missing, key=lambda end: int(torch.count_nonzero(equal[:end])))
     mask[:end] |= equal[:end]
-    return Cut(mask, missing == ties, None)
-
-
-def _end_of_first(flags: Tensor, count: int) -> int:
-    """The shortest start of `flags` that holds `count` of them, found by halving."""
-    return bisect_left(
-        range(len(flags)), count, key=lambda end: int(torch.count_nonzero(flags[:end]))
-    )
+    return Cut(mask, missing == ties)
 
 
 def _places(flags: Tensor) -> Tensor:

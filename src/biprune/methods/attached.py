@@ -18,6 +18,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -68,7 +69,7 @@ class Rule(ABC):
         self._dtype = torch.float64 if torch.float64 in dtypes else torch.float32  # of scores
         self._rows = target.scored_rows(model, dead=method.learns_dead_rows)
         self._structure = target.structure
-        self._select = target.selector(self.weights)
+        self._select = partial(target.select, weights=self.weights)
         self._make_scores()
         self.masks = self._select(self._magnitudes(self._work()), self.sparsity)
         self._write(self.weights)

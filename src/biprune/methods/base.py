@@ -13,7 +13,7 @@ from biprune.core.checks import check_whole
 from biprune.core.masked import Rows
 from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, prunable
-from biprune.core.selection import Selector, check_sparsity, select_units
+from biprune.core.selection import check_sparsity, select, select_units
 from biprune.core.structure import Structure
 from biprune.training.checkpoint import State, load_tensors_
 from biprune.training.loop import Cost, Fit
@@ -104,13 +104,20 @@ class Target:
         sizes = self.structure.num_units(self.weights(model))
         self.structure.check_reachable(self.sparsity, sizes, allow_empty=self.allow_empty)
 
-    def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
-        """Select masks by `scores`, at the target sparsity or at another one on the way to it."""
-        return self.selector()(scores, self.sparsity if sparsity is None else sparsity)
+    def select(
+        self,
+        scores: Mapping[str, Tensor],
+        sparsity: float | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> Masks:
+        """Select masks by `scores`, at the target sparsity or at another one on the way to it.
 
-    def selector(self, weights: Mapping[str, Tensor] | None = None) -> Selector:
-        """Make a selector for repeated use in one run; with `weights`, for learned scores."""
-        return Selector(self.structure, self.allow_empty, weights)
+        With `weights`, the scores are learned ones, shaped as `Structure.scored` says.
+        """
+        sparsity = self.sparsity if sparsity is None else sparsity
+        return select(
+            scores, sparsity, self.structure, allow_empty=self.allow_empty, weights=weights
+        )
 
     def select_units(
         self,

@@ -92,13 +92,11 @@ class HydraAlgorithm(Algorithm):
 
     def __init__(self, method: Hydra, start: Start, target: Target) -> None:
         self._settings = {**method.settings, **target.settings}
-        self._sparsity = target.sparsity
-        self._structure = target.structure
         weights = target.weights(start.model)
         scale = scaled_to_bound if target.structure.scope == "layer" else Tensor.clone
         scores = {name: scale(weight.detach()) for name, weight in weights.items()}
         self.scores = side_by_side(scores)
-        self._selector = target.selector()
+        self._target = target
         self.masked = Masked(weights, self._select())
         self._rows = target.scored_rows(start.model, dead=method.score_dead_rows)
         masked = {id(weight) for weight in weights.values()}  # groups mask some norms too
@@ -165,12 +163,12 @@ class HydraAlgorithm(Algorithm):
         for name, score in self.scores.items():
             score.copy_(state["scores"][name])
         self._optimizer.load_state_dict(state["optimizer"])
-        masks = Masks(state["masks"], self._structure)
+        masks = Masks(state["masks"], self._target.structure)
         self.masked.set_masks(masks.to(next(iter(self.scores.values())).device))
 
     def _select(self) -> Masks:
         scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
-        return self._selector(scores, self._sparsity)
+        return self._target.select(scores)
 
 
 def scaled_to_bound(weight: Tensor) -> Tensor:

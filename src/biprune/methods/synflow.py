@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_whole
-from biprune.core.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.training.batches import Batch, logits_of
@@ -57,7 +56,7 @@ class SynFlow(AtInit):
         for round_ in range(1, self.rounds):
             kept = (1 - target.sparsity) ** (round_ / self.rounds)
             masks = target.select_units(scoring.weights, scores, 1 - kept)
-            apply_masks_(model, masks)
+            masks.apply_(model)
             scores = synaptic_flow(scoring, ones, target)
             for name, kept_units in target.structure.kept_units(masks).items():
                 scores[name][~kept_units] = -torch.inf  # pruned stays pruned
