@@ -12,9 +12,13 @@ from collections.abc import Mapping, Sequence
 import torch
 from torch import Tensor, nn
 
+from biprune.core.layout import in_memory_order, is_dense, same_layout
 from biprune.core.masks import Masks
 from biprune.core.parameters import transposed_groups
 from biprune.core.ranking import is_host
+
+PIECE = 1 << 18  # entries that fit into the cache several times
+_WORDS = {2: torch.int16, 4: torch.int32, 8: torch.int64}
 
 
 class Masked:
@@ -67,7 +71,11 @@ class Rows:
             mask, _ = self._split(name, masks[name])
             # torch finds the maximum of bytes some 70 times as fast as `any` of booleans.
             dead = mask.view(torch.uint8).amax(inputs, keepdim=True) == 0
-            if not is_host(dead) or dead.any():  # on a device, reading `any` would cost a wait
+            if not is_host(dead):  # reading `any` would cost a wait
+                rows.masked_fill_(dead, 0.0)
+            elif dead.any() and dead.numel() == len(rows):  # a few rows, not the whole weight
+                rows[dead.flatten()] = 0.0
+            elif dead.any():
                 rows.masked_fill_(dead, 0.0)
 
     def _split(self, name: str, weight: Tensor) -> tuple[Tensor, list[int]]:
@@ -93,9 +101,31 @@ def dense_gradient(name: str, weight: nn.Parameter) -> Tensor | None:
     return weight.grad
 
 
-def where_kept(mask: Tensor, values: Tensor, out: Tensor) -> None:
-    """m * values into `out`, which may be `values` itself; no memory is allocated."""
-    torch.where(mask, values, values.new_zeros(()), out=out)
+def where_kept(mask: Tensor, values: Tensor, out: Tensor, pruned: Tensor | None = None) -> None:
+    """m * values into `out`; where m is 0, +0.0 or the entry of `pruned`.
+
+    `out` may be one of the others. torch.where is not vectorized on CPUs. On the bits of numbers
+    that lie alike, (values ^ pruned) & -m ^ pruned takes half its time, by pieces that stay in the
+    cache.
+    """
+    others = (out,) if pruned is None else (out, pruned)
+    alike = all(other.dtype == values.dtype and same_layout(other, values) for other in others)
+    small = values.numel() < PIECE // 8
+    if small or not (alike and is_host(values) and is_dense(values) and same_layout(mask, values)):
+        torch.where(mask, values, values.new_zeros(()) if pruned is None else pruned, out=out)
+        return
+    word = _WORDS[values.element_size()]
+    flat = [in_memory_order(t, values).split(PIECE) for t in (mask, values, *others)]
+    ones, scratch = torch.empty((2, PIECE), dtype=word)
+    for kept, value, into, *other in zip(*flat, strict=True):
+        bits = ones[: len(kept)].copy_(kept.view(torch.int8)).neg_()
+        if not other:
+            torch.bitwise_and(value.view(word), bits, out=into.view(word))
+            continue
+        difference = scratch[: len(kept)]
+        torch.bitwise_xor(value.view(word), other[0].view(word), out=difference)
+        difference.bitwise_and_(bits)
+        torch.bitwise_xor(other[0].view(word), difference, out=into.view(word))
 
 
 def masked_in(memory: Tensor | None, m: Tensor, g: Tensor) -> Tensor:

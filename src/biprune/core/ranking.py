@@ -18,7 +18,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
+SAMPLE = 1 << 16  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
 CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
@@ -64,15 +64,53 @@ def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
     return mask.logical_or_(equal.logical_and_(equal.cumsum(0) <= missing))
 
 
-def cut(scores: Tensor, k: int, order: Order | None = None) -> Cut:
+class Band:
+    """Scores split once around the k-th largest, for cuts at k or somewhat below.
+
+    The ends of the band are guessed from a sample: four standard deviations of its rank to either
+    side. Scores that equal an end are not gathered, so that ties by the million take no memory.
+    """
+
+    def __init__(self, scores: Tensor, k: int) -> None:
+        self._scores = scores
+        self._low, self._high = _sampled_band(scores, k)
+        if self._low < self._high:
+            self._above, self._places = _split(scores, self._low, self._high)
+            self._num_above = int(torch.count_nonzero(self._above))
+            self._values = scores[self._places]
+
+    def cut(self, k: int, order: Order | None = None) -> Cut | None:
+        """The `k` largest if the k-th lies within the band, its ends included, else None."""
+        if self._low == self._high:
+            return _cut_at(self._scores, k, self._low)
+        missing, places, values = k - self._num_above, self._places, self._values
+        if not 0 < missing <= len(places):
+            return _cut_at(self._scores, k, self._high if missing <= 0 else self._low)
+        threshold = values.kthvalue(len(values) - missing + 1).values
+        kept = values > threshold
+        equal = places[values == threshold]
+        if order is not None:
+            equal = equal[order(equal).argsort()]
+        mask = self._above.clone()
+        mask[places[kept]] = True
+        mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
+        return Cut(mask, True)
+
+
+def cut(scores: Tensor, k: int, order: Order | None = None, band: Band | None = None) -> Cut:
     """Separate the `k` largest of N scores, 0 < k < N, in memory that the host can read.
 
-    Equal scores are kept in the `order` of their places, by default as they lie in memory.
+    Args:
+        scores: In one dimension.
+        k: How many are kept.
+        order: What equal scores are kept by; by default as they lie in memory.
+        band: That of an earlier cut of the same scores, if there is one.
 
     Raises:
         FloatingPointError: There is a NaN among the scores.
     """
-    if scores.numel() > PER_SAMPLE**2 and (found := _cut_within(scores, k, order)):
+    band = band or band_around(scores, k)
+    if band is not None and (found := band.cut(k, order)):
         return found
     threshold = scores.kthvalue(scores.numel() - k + 1).values.item()
     if found := _cut_at(scores, k, threshold):
@@ -83,41 +121,21 @@ def cut(scores: Tensor, k: int, order: Order | None = None) -> Cut:
     )
 
 
+def band_around(scores: Tensor, k: int) -> Band | None:
+    """The band of the k-th largest score; None where there are so few that all are searched."""
+    return Band(scores, k) if scores.numel() > PER_SAMPLE**2 else None
+
+
 def _sampled_band(scores: Tensor, k: int) -> tuple[float, float]:
-    """Values four standard deviations of the sample's rank to either side of the k-th largest."""
     size = scores.numel()
     step = max(size // SAMPLE, PER_SAMPLE)
-    sample = scores[::step].sort(descending=True).values
+    sample = scores[::step].contiguous()
     rank = k / size * len(sample)
     margin = 1 + 4 * math.sqrt(rank * (1 - k / size))
     first, last = math.floor(rank - margin), math.ceil(rank + margin)
-    high = sample[first].item() if first >= 0 else math.inf
-    low = sample[last].item() if last < len(sample) else -math.inf
+    high = sample.kthvalue(len(sample) - first).values.item() if first >= 0 else math.inf
+    low = sample.kthvalue(len(sample) - last).values.item() if last < len(sample) else -math.inf
     return low, high
-
-
-def _cut_within(scores: Tensor, k: int, order: Order | None) -> Cut | None:
-    """The cut if the k-th largest lies in the band that a sample tells, ends included, else None.
-
-    Scores that equal an end are not gathered, so that ties by the million take no memory.
-    """
-    low, high = _sampled_band(scores, k)
-    if low == high:
-        return _cut_at(scores, k, low)
-    mask, places = _split(scores, low, high)
-    missing = k - int(torch.count_nonzero(mask))
-    if not 0 < missing <= len(places):
-        del mask, places  # so that memory stays within one copy of the scores
-        return _cut_at(scores, k, high if missing <= 0 else low)
-    values = scores[places]
-    threshold = values.kthvalue(len(values) - missing + 1).values
-    kept = values > threshold
-    equal = places[values == threshold]
-    if order is not None:
-        equal = equal[order(equal).argsort()]
-    mask[places[kept]] = True
-    mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
-    return Cut(mask, True)
 
 
 def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
@@ -130,7 +148,7 @@ def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
     for start in range(0, len(scores), CHUNK):
         chunk = scores[start : start + CHUNK]
         above = torch.ge(chunk, high, out=mask[start : start + CHUNK])
-        places.append(_places((chunk > low) ^ above) + start)
+        places.append(true_places((chunk > low) ^ above) + start)
     return mask, torch.cat(places)
 
 
@@ -147,7 +165,7 @@ def _cut_at(scores: Tensor, k: int, threshold: float) -> Cut | None:
     return Cut(mask, missing == ties)
 
 
-def _places(flags: Tensor) -> Tensor:
+def true_places(flags: Tensor) -> Tensor:
     """Where `flags` are true, in order; most are false, so words of them are looked at first."""
     whole = len(flags) // WORD * WORD
     words = flags[:whole].view(torch.int64).nonzero().flatten()

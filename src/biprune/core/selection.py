@@ -10,7 +10,7 @@ from torch import Tensor
 
 from biprune.core.layout import flattened, is_dense, logical_places, views_like
 from biprune.core.masks import Masks
-from biprune.core.ranking import cut, is_host, top_k_mask
+from biprune.core.ranking import band_around, cut, is_host, top_k_mask, true_places
 from biprune.core.structure import Structure, num_kept
 
 
@@ -86,8 +86,9 @@ def _by_threshold(scores: Sequence[Tensor], sparsity: float, allow_empty: bool) 
         return None
     flat, sizes = flattened(scores), [score.numel() for score in scores]
     total, num_empty = num_kept(sparsity, len(flat)), 0
+    band = band_around(flat, total) if 0 < total < len(flat) else None
     while len(sizes) <= total < len(flat) and num_empty < total:
-        found = cut(flat, total - num_empty, partial(_logical_order, scores=scores))
+        found = cut(flat, total - num_empty, partial(_logical_order, scores=scores), band)
         if not found.ordered:
             return None
         layers = found.mask.split(sizes)
@@ -111,13 +112,14 @@ def _logical_order(places: Tensor, scores: Sequence[Tensor]) -> Tensor:
 
 
 def _empty_layers(masks: Sequence[Tensor]) -> list[int]:
-    counts = torch.stack([torch.count_nonzero(mask) for mask in masks])
-    return (counts == 0).nonzero().flatten().tolist()
+    # torch finds the maximum of bytes some 70 times as fast as `any` of booleans.
+    kept = torch.stack([mask.view(torch.uint8).amax() for mask in masks])
+    return (kept == 0).nonzero().flatten().tolist()
 
 
 def _keep_best_(mask: Tensor, flat: Tensor, score: Tensor) -> None:
     """Keep the first of the best scores of a layer, `score`, which lies in memory as `flat`."""
-    best = (flat == flat.max()).nonzero().flatten()
+    best = true_places(flat == flat.max())
     mask[best[logical_places(best, score).argmin()]] = True
 
 

@@ -203,7 +203,7 @@ class Rule(ABC):
         if name in self._hidden:
             weight.data, weight.grad = self._hidden.pop(name)
         else:
-            torch.where(self.masks[name], weight, theta, out=theta)
+            where_kept(self.masks[name], weight.data, out=theta, pruned=theta)
 
     def _write(self, names: Iterable[str]) -> None:
         """p <- theta where kept, +0.0 elsewhere."""
