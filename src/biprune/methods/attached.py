@@ -193,7 +193,7 @@ class Rule(ABC):
         return True
 
     def _take(self, name: str) -> None:
-        """Take over into theta what happened to the weight."""
+        """Update theta by what happened to the weight."""
         weight, theta = self.weights[name], self.theta[name]
         if (weight.dtype, weight.device) != (theta.dtype, theta.device):
             raise ValueError(

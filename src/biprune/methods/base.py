@@ -25,12 +25,9 @@ from biprune.training.train import train_
 
 @dataclass(frozen=True)
 class Start:
-    """The model that a method may change, and the states it can rewind to.
+    """The model that a method may change, and the states it can rewind to, by epoch.
 
-    Args:
-        model: The model to prune in place.
-        states: Saved states by epoch, or None if the user gave a bare module.
-        rewind_epoch: The epoch to rewind to by default.
+    `states` is None if the user gave a bare module.
     """
 
     model: nn.Module
@@ -133,15 +130,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A pruned model that has not been measured yet.
+    """A pruned model that has not been measured yet; its pruned weights are exactly zero.
 
-    Args:
-        model: The model; its pruned weights are exactly zero.
-        masks: What was kept.
-        history: One record per epoch.
-        cost: What pruning and training took.
-        sparsity: The sparsity that this round aimed at; None means the target's.
-        rounds: The outcomes of an iterative method's earlier rounds.
+    `rounds` are the outcomes of an iterative method's earlier rounds. `sparsity` is what the round
+    aimed at; None means the target.
     """
 
     model: nn.Module
@@ -273,14 +265,8 @@ def retrain_(
 ) -> Outcome:
     """Train the kept weights of `model` in place.
 
-    Args:
-        model: The model, with the weights that training starts from.
-        masks: What is kept.
-        recipe: How to train.
-        setup: Data, loss and options of the run.
-        note: Which weights these are, for the history.
-        stage: The name of this part of the run.
-        after: An earlier part, whose history and cost come first.
+    `note` tells the history which weights training starts from. `stage` names this part of the run,
+    and `after` is an earlier part, whose history and cost come first.
     """
     before = Fit() if after is None else after
     run = train_(model, recipe, setup, masks=masks, stage=stage)

@@ -88,12 +88,9 @@ class MovingMask(TrainingMethod):
 
 @dataclass(frozen=True)
 class GradualMethod(MovingMask):
-    """A method that raises the sparsity along a cubic curve.
+    """A method that raises the sparsity along a cubic curve over the first `ramp` of the run.
 
-    Args:
-        ramp: The fraction of the run over which the sparsity rises.
-        initial_sparsity: The sparsity at the start.
-        mask_every: Iterations between masks; one is always drawn when the ramp ends.
+    A mask is drawn every `mask_every` iterations, and when the ramp ends.
     """
 
     rule_settings: ClassVar[tuple[str, ...]] = ("ramp", "initial_sparsity", "mask_every")

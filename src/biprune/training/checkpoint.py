@@ -95,12 +95,8 @@ def check_readable(state: Mapping[str, object]) -> None:
 class Checkpoint:
     """A file with the newest state of one run. The state before it is kept, in case of damage.
 
-    Args:
-        folder: Where to write the file.
-        stage: The name of this part of the run.
-        settings: What the run is. A file from other settings is refused, since a run resumed from
-            it would give neither result.
-        start: The digest of what the run starts from.
+    A file from a run with other `settings`, or another digest of its `start`, is refused: resuming
+    it would give the result of neither run.
     """
 
     def __init__(

@@ -66,7 +66,7 @@ def refuse_meta(model: nn.Module) -> None:
 
 
 def _refuse_infinite(model: nn.Module) -> None:
-    """Raise a ValueError for such parameters; buffers may be infinite, like causal masks."""
+    """Raise a ValueError for infinite parameters; buffers may be, like causal masks."""
     broken = [n for n, p in model.named_parameters() if not bool(p.detach().isfinite().all())]
     if broken:
         raise ValueError(

@@ -34,13 +34,7 @@ from biprune.training.setup import Event, Record, Setup
 
 @dataclass(frozen=True)
 class Cost:
-    """What training took, without evaluation.
-
-    Attributes:
-        seconds: Wall-clock time.
-        forward_passes: Batches that were run forward.
-        backward_passes: Batches that were run backward.
-    """
+    """What training took, without evaluation. A pass is one batch, forward or backward."""
 
     seconds: float = 0.0
     forward_passes: int = 0
@@ -81,7 +75,7 @@ class Algorithm(ABC):
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
         """Run one iteration and return the mean loss of its passes.
 
-        Reading the loss is the only host sync of a step. A loss that is not finite ends the run.
+        It reads the loss from the device only once. A loss that is not finite ends the run.
         """
 
     @abstractmethod
@@ -118,15 +112,8 @@ def fit(
     """Run `algorithm` on `model` in place, with as many iterations per epoch as there are batches.
 
     Every epoch starts from generators seeded by (seed, epoch), so a resumed run repeats the
-    uninterrupted one bit for bit.
-
-    Args:
-        model: The model to train.
-        algorithm: What an iteration does.
-        setup: Data, loss and options of the run.
-        epochs: The length of the run.
-        stage: The name of this part of the run, for history, progress and checkpoint.
-        keep_epochs: Epochs whose states are kept; 0 is before the first.
+    uninterrupted one bit for bit. `stage` names this part of the run in history, progress and
+    checkpoint. The states of `keep_epochs` are kept; 0 is before the first.
 
     Raises:
         FloatingPointError: The loss, a gradient or a weight is not finite. The checkpoint still

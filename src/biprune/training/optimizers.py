@@ -109,12 +109,8 @@ def make_optimizer(groups: list[dict[str, Any]], recipe: Recipe, device: torch.d
 class Descent:
     """The optimizers of a run, with learning rate, clipping and weight averaging.
 
-    Args:
-        model: The model to train.
-        recipe: The training settings.
-        setup: Options of the run, which take precedence over the recipe.
-        apart: Weights with their own weight decay.
-        decay: That weight decay, or None for the usual one.
+    The setup takes precedence over the recipe. The weights in `apart` decay by `decay`, unless that
+    is None.
     """
 
     def __init__(

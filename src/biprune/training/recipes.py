@@ -75,8 +75,8 @@ def suitable_optimizer(model: nn.Module) -> OptimizerName:
 def settings_for(optimizer: object, model: nn.Module, epochs: int) -> dict[str, Any]:
     """Return the training settings that `optimizer` implies, where they differ from the defaults.
 
-    `optimizer` is a name or a function that returns one. None selects by the model, and logs it if
-    the choice is AdamW.
+    `optimizer` is a name, a function that makes an optimizer, or None to choose by the model; a
+    choice of AdamW is logged.
     """
     name = suitable_optimizer(model) if optimizer is None else optimizer
     if isinstance(name, str):

@@ -46,7 +46,7 @@ class PlainTraining(Algorithm):
         self._recipe, self._model = recipe, model
         self._masks = None if masks is None else masks.to(device_of(model))
         self._masked = {name: trainable[name] for name in masks or () if name in trainable}
-        # SGD and AdamW never move a zero without a gradient; the user's optimizer might.
+        # SGD and AdamW never move a zero with a gradient of zero; the user's optimizer might.
         self._may_drift = setup.optimizer is not None
         self._descent = Descent(model, recipe, setup)
         if masks is not None:
