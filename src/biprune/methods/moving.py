@@ -18,7 +18,7 @@ from biprune.methods.base import Outcome, Start, Target, TrainingMethod, mask_re
 from biprune.training.batches import Batch, rotated, take
 from biprune.training.loop import Algorithm, Backward, fit
 from biprune.training.optimizers import Descent
-from biprune.training.schedule import Moment, draws_mask, end_of_ramp, gradual_sparsity
+from biprune.training.schedule import Moment
 from biprune.training.setup import Record, Setup
 from biprune.training.step_hooks import StepHooks
 
@@ -112,15 +112,19 @@ class GradualMethod(MovingMask):
             raise ValueError(
                 f"`initial_sparsity` {begin:g} is above the sparsity to reach, {target:g}."
             )
-        if step >= end_of_ramp(self.ramp, steps):
+        if step >= self._ramp_end(steps):
             return target
-        return begin + gradual_sparsity(target - begin, step / steps, self.ramp)
+        remaining = 1 - step / steps / self.ramp
+        return begin + (target - begin) * (1 - remaining**3)
 
     def draws_at(self, step: int, steps: int, *, settles: bool) -> bool:
         """Return True every `mask_every` iterations and at the end of the ramp."""
-        end = end_of_ramp(self.ramp, steps)
-        every = self.mask_every * self.steps_per_iteration
-        return draws_mask(step, every=every, ramp_end=end, settles=settles)
+        end = self._ramp_end(steps)
+        is_due = step % (self.mask_every * self.steps_per_iteration) == 0
+        return step == end or (is_due and not (settles and step > end))
+
+    def _ramp_end(self, steps: int) -> int:
+        return max(1, round(self.ramp * steps))
 
 
 class MaskTraining(Algorithm):

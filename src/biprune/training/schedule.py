@@ -1,7 +1,4 @@
-"""How learning rates and the sparsity target move over a run.
-
-All are functions of the position in the run, so a resumed run needs no state of theirs.
-"""
+"""How learning rates move over a run: by the position alone, so a resumed run needs no state."""
 
 from __future__ import annotations
 
@@ -65,23 +62,3 @@ class LRSchedule:
         if self.shape == "step":
             return warm * self.decay ** bisect_right(sorted(self.milestones), done)
         return warm
-
-
-def gradual_sparsity(target: float, done: float, ramp: float, *, power: int = 3) -> float:
-    """Return target * (1 - (1 - done / ramp)^power), and `target` after the ramp.
-
-    The cubic form (Zhu and Gupta 2017) prunes fast while there are many weights, and slowly later.
-    """
-    remaining = max(0.0, 1.0 - done / ramp)
-    return target * (1.0 - remaining**power)
-
-
-def end_of_ramp(ramp: float, steps: int) -> int:
-    """Return the step, counted from 1, at which the ramp ends."""
-    return max(1, round(ramp * steps))
-
-
-def draws_mask(number: int, *, every: int, ramp_end: int, settles: bool) -> bool:
-    """Return whether to draw a mask at the end of step `number`, which counts from 1."""
-    over = settles and number > ramp_end
-    return number == ramp_end or (number % every == 0 and not over)
