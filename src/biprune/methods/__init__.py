@@ -93,7 +93,7 @@ def suited(
     """Return the method as `get_method` does, trained by `optimizer`.
 
     If `optimizer` is None, a method given by name uses AdamW for transformers and SGD for other
-    models. A method object keeps its own optimizer.
+    models. A method object keeps its own settings.
     """
     found = get_method(method, settings, epochs)
     if callable(optimizer) and (said := sorted(settings.keys() & set(SAID_BY_OPTIMIZER))):
