@@ -27,6 +27,7 @@ ROOMS = [
     "files",
     "runtime",
     "pruning",
+    "integrations",
     "experiments",
     "report",
     "cli",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import itertools
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -17,6 +18,7 @@ from biprune.methods.moving import MovingMask
 Batches = list[tuple[Tensor, Tensor]]
 Groups = list[dict[str, Any]]  # weights, and norms with biases
 Make = Callable[[Groups], list[Optimizer]]
+Loss = Callable[[nn.Module, Any], Tensor]
 Same = Callable[[nn.Module, nn.Module], bool]
 
 
@@ -109,12 +111,15 @@ def attached(
     return biprune.attach(model, given, method=method, **{"sparsity": 0.8, "steps": 12} | how)
 
 
-def backward(model: nn.Module, batch: tuple[Tensor, Tensor], scale: float = 1.0) -> Tensor:
+def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+    """The cross-entropy of a batch."""
+    return cross_entropy(model(batch[0]), batch[1])
+
+
+def backward(model: nn.Module, batch: tuple[Tensor, Tensor], scale: float = 1.0) -> None:
     """Clear the gradients, and one pass."""
     model.zero_grad()
-    loss = cross_entropy(model(batch[0]), batch[1])
-    (loss * scale).backward()
-    return loss.detach()
+    (loss_of(model, batch) * scale).backward()
 
 
 def train(
@@ -126,6 +131,15 @@ def train(
         backward(model, batch)
         for optimizer in optimizers:
             optimizer.step()
+
+
+def trained(
+    model: nn.Module, optimizer: Optimizer, batches: Batches, method: str = "bip-plus", **how: Any
+) -> biprune.Pruner:
+    """A run that others are compared with."""
+    pruner = attached(model, [optimizer], method, **how)
+    train(model, [optimizer], batches, 12)
+    return pruner
 
 
 def is_plus_zero(values: Tensor) -> bool:
@@ -152,3 +166,23 @@ def same_content(one: Any, other: Any) -> bool:
         pairs = itertools.zip_longest(one, other)
         return all(same_content(mine, theirs) for mine, theirs in pairs)
     return one == other
+
+
+def distilled(teacher: nn.Module, temperature: float, weight: float) -> Loss:
+    """(1 - w) * cross-entropy + w T^2 KL(teacher || student), sample by sample."""
+    teacher = copy.deepcopy(teacher).eval()
+
+    def loss(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
+        images, labels = batch
+        with torch.no_grad():
+            taught = (teacher(images) / temperature).softmax(dim=1)
+        logits = model(images)
+        learned = (logits / temperature).softmax(dim=1)
+        terms = []
+        for p, q, own, label in zip(taught, learned, logits, labels, strict=True):
+            divergence = sum(p[c] * (p[c].log() - q[c].log()) for c in range(len(p)))
+            own_loss = -own.softmax(dim=0)[label].log()
+            terms.append((1 - weight) * own_loss + weight * temperature**2 * divergence)
+        return torch.stack(terms).mean()
+
+    return loss

@@ -1,3 +1,20 @@
+"""What `attach` refuses, at once and in a sentence."""
+
+from __future__ import annotations
+
+import copy
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from loops import METHODS, Batches, train
+from torch import Tensor, nn
+from torch.optim import SGD, AdamW
+
+import biprune
+
+
 def refused(
     model: nn.Module, optimizer: Any, kind: type[Exception], words: str, **how: Any
 ) -> None:
@@ -9,7 +26,7 @@ def refused(
 
 def test_bad_arguments_are_refused(conv_net: nn.Module) -> None:
     optimizer = SGD(conv_net.parameters(), lr=0.05)
-    listed = "`method` must be one of bip-plus, bip, gmp, movement, got 'snip'"
+    listed = f"`method` must be one of {', '.join(METHODS)}, got 'snip'"
     refused(conv_net, optimizer, ValueError, listed, method="snip")
     refused(conv_net, optimizer, ValueError, "`steps` must be at least 1, got 0", steps=0)
     refused(conv_net, optimizer, TypeError, "`steps` must be a whole number, got 2.5", steps=2.5)
@@ -25,6 +42,37 @@ def test_bad_arguments_are_refused(conv_net: nn.Module) -> None:
     words = "`gamma` must be positive, got 0"
     refused(conv_net, optimizer, ValueError, words, method="bip", gamma=0.0)
     refused(conv_net, optimizer, ValueError, "pass `example_input`", structure="group")
+
+
+@pytest.mark.parametrize(
+    ("given", "meant"),
+    [
+        ("target_sparsity", "sparsity"),
+        ("amount", "sparsity"),
+        ("total_steps", "steps"),
+        ("ignored_layers", "exclude"),
+        ("rampp", "ramp"),
+    ],
+)
+def test_a_wrong_keyword_names_the_right_one(conv_net: nn.Module, given: str, meant: str) -> None:
+    words = rf"has no setting '{given}' in a loop of your own\. Did you mean `{meant}`\?"
+    refused(conv_net, SGD(conv_net.parameters()), TypeError, words, **{given: 0.5})
+
+
+def test_what_the_loop_says_by_itself_is_no_setting(conv_net: nn.Module) -> None:
+    words = r"has no setting 'lr' in a loop of your own\. Its settings: kappa, passes, ramp"
+    refused(conv_net, SGD(conv_net.parameters()), TypeError, words, lr=0.1)
+
+
+def test_a_model_and_an_optimizer_in_each_others_place(conv_net: nn.Module) -> None:
+    optimizer = SGD(conv_net.parameters(), lr=0.05)
+    with pytest.raises(TypeError, match=r"`model` must be a torch\.nn\.Module, got SGD"):
+        biprune.attach(optimizer, conv_net, sparsity=0.5, steps=10)  # pyright: ignore
+
+
+def test_an_optimizer_that_is_listed_twice_is_refused(conv_net: nn.Module) -> None:
+    optimizer = SGD(conv_net.parameters(), lr=0.05)
+    refused(conv_net, [optimizer, optimizer], ValueError, "given twice: list each of them once")
 
 
 def test_a_second_attach_is_refused(conv_net: nn.Module) -> None:
@@ -62,7 +110,7 @@ def test_an_optimizer_that_loses_a_weight_says_so(conv_net: nn.Module, batches: 
     biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10)
     optimizer.param_groups[0]["params"].pop(0)
     with pytest.raises(ValueError, match=r"does not hold 'conv1.weight' any more"):
-        go_on(conv_net, optimizer, batches, 1)
+        train(conv_net, [optimizer], batches, 1)
 
 
 def test_an_optimizer_without_hooks_is_refused(conv_net: nn.Module) -> None:
@@ -130,7 +178,7 @@ def test_a_model_that_was_converted_afterwards_says_so(
     conv_net.double()
     words = r"'\S+' was torch.float32 on cpu and is torch.float64 on cpu now"
     with pytest.raises(ValueError, match=words):
-        go_on(conv_net, optimizer, [(x.double(), y) for x, y in batches], 1)
+        train(conv_net, [optimizer], [(x.double(), y) for x, y in batches], 1)
 
 
 def test_a_captured_step_is_refused(
@@ -141,4 +189,4 @@ def test_a_captured_step_is_refused(
     monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
     monkeypatch.setattr(nn.Parameter, "is_cuda", property(lambda _: True), raising=False)
     with pytest.raises(ValueError, match="captured in a CUDA graph"):
-        go_on(conv_net, optimizer, batches, 1)
+        train(conv_net, [optimizer], batches, 1)

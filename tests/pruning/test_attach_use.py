@@ -1,43 +1,33 @@
-"""What `attach` gives back, and what it refuses, at once and in a sentence."""
+"""What `attach` gives back: tickets, histories, states, scores."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import SGD, AdamW
+from loops import Batches, attached, train
+from torch import nn
+from torch.optim import SGD
 
 import biprune
-from biprune.pruning.attach import Pruner
-
-Batches = list[tuple[Tensor, Tensor]]
 
 
-def trained(model: nn.Module, batches: Batches, steps: int, **how: Any) -> Pruner:
+def pruned(model: nn.Module, batches: Batches, steps: int, **how: Any) -> biprune.Pruner:
+    """By a whole run."""
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    pruner = biprune.attach(model, optimizer, steps=steps, **{"sparsity": 0.8} | how)
-    go_on(model, optimizer, batches, steps)
+    pruner = attached(model, [optimizer], steps=steps, **how)
+    train(model, [optimizer], batches, steps)
     return pruner
-
-
-def go_on(model: nn.Module, optimizer: Any, batches: Batches, steps: int) -> None:
-    for inputs, labels in itertools.islice(itertools.cycle(batches), steps):
-        optimizer.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
 
 
 def test_the_ticket_is_a_copy_that_saves(
     conv_net: nn.Module, batches: Batches, tmp_path: Path
 ) -> None:
-    pruner = trained(conv_net, batches, 10)
+    pruner = pruned(conv_net, batches, 10)
     ticket = pruner.ticket()
     assert conv_net.training
     assert not ticket.model.training
@@ -64,17 +54,17 @@ def test_a_ticket_before_the_ramp_is_over_is_refused(conv_net: nn.Module, batche
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.8, steps=10)
     assert pruner.sparsity == 0
-    go_on(conv_net, optimizer, batches, 5)
+    train(conv_net, [optimizer], batches, 5)
     with pytest.raises(ValueError, match=r"sparsity of 0\.7963 on its way to 0\.8, after 5 of 10"):
         pruner.ticket()
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     assert pruner.ticket().masks.sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_the_history_has_a_record_for_every_hundredth(
     conv_net: nn.Module, batches: Batches
 ) -> None:
-    pruner = trained(conv_net, batches, 250)
+    pruner = pruned(conv_net, batches, 250)
     assert [record["step"] for record in pruner.history] == list(range(2, 251, 2))
     last = pruner.history[-1]
     assert last["sparsity"] == pytest.approx(0.8, abs=1e-3)
@@ -87,7 +77,7 @@ def test_a_sparse_model_is_pruned_further(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
     """What is pruned already stays so until a step moves the mask, which never has more to keep."""
-    first = trained(conv_net, batches, 10, sparsity=0.5)
+    first = pruned(conv_net, batches, 10, sparsity=0.5)
     first.detach()
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     how: dict[str, Any] = {"method": method, "sparsity": 0.9, "initial_sparsity": 0.5}
@@ -96,7 +86,7 @@ def test_a_sparse_model_is_pruned_further(
     assert pruner.masks == first.masks
     kept = [pruner.masks.kept]
     for batch in batches * 5:
-        go_on(conv_net, optimizer, [batch], 1)
+        train(conv_net, [optimizer], [batch], 1)
         kept.append(pruner.masks.kept)
     expected = [0.9 - 0.4 * max(0.0, 1 - step / 12) ** 3 for step in range(21)]
     assert kept == [round((1 - sparsity) * 738) for sparsity in expected]
@@ -107,7 +97,7 @@ def test_coupled_groups_are_pruned_together(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
     example = torch.zeros(2, 1, 8, 8)
-    pruner = trained(
+    pruner = pruned(
         conv_net, batches, 10, structure="group", sparsity=0.5, example_input=example, method=method
     )
     assert (pruner.masks.kept, pruner.masks.total) == (9, 18)
@@ -126,7 +116,7 @@ def test_scores_of_groups_are_sums_over_their_gates(conv_net: nn.Module, batches
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     how: dict[str, Any] = {"structure": "group", "example_input": torch.zeros(2, 1, 8, 8)}
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10, **how)
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     sums = []
     for norm in ("norm1", "norm2"):
         names = (f"{norm}.weight", f"{norm}.bias")
@@ -144,7 +134,7 @@ def test_scores_of_dead_rows_stand_still(conv_net: nn.Module, batches: Batches) 
     for batch in batches * 10:
         scores = {n: s.clone() for n, s in pruner.state_dict()["scores"].items()}
         dead = {n: ~m.flatten(1).any(dim=1) for n, m in pruner.masks.items()}
-        go_on(conv_net, optimizer, [batch], 1)
+        train(conv_net, [optimizer], [batch], 1)
         for name, rows in dead.items():
             met += int(rows.sum())
             assert torch.equal(pruner.state_dict()["scores"][name][rows], scores[name][rows])
@@ -160,25 +150,22 @@ def test_steps_without_gradients_move_no_scores(conv_net: nn.Module, batches: Ba
     assert pruner.step == 3
     assert not any(score.any() for score in pruner.state_dict()["scores"].values())
     masks = pruner.masks
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     gradients = {name: conv_net.get_parameter(name).grad for name in masks}
     products = [(pruner.theta[n] * g).abs().sum() for n, g in gradients.items()]  # pyright: ignore
     assert pruner.state_dict()["mean"] == pytest.approx(float(sum(products)) / 738, rel=1e-5)
 
 
 def test_a_state_of_another_run_is_refused(conv_net: nn.Module, batches: Batches) -> None:
-    state = copy.deepcopy(trained(copy.deepcopy(conv_net), batches, 10).state_dict())
+    state = copy.deepcopy(pruned(copy.deepcopy(conv_net), batches, 10).state_dict())
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     for how, message in [
-        ({"steps": 11}, "with the settings {'steps': 10, "),
+        ({"steps": 11}, "with the steps 10, this one has 11. Attach as it was"),
         ({"method": "movement"}, "with the method 'bip-plus', this one has 'movement'"),
-        (
-            {"kappa": 1.0},
-            "this one has {'steps': 10, 'kappa': 1.0, ",
-        ),
-        ({"sparsity": 0.5}, "with the target {'sparsity': 0.8"),
+        ({"kappa": 1.0}, "with the kappa 3.0, this one has 1.0"),
+        ({"sparsity": 0.5}, "with the sparsity 0.8, this one has 0.5"),
     ]:
-        pruner = biprune.attach(conv_net, optimizer, **{"sparsity": 0.8, "steps": 10} | how)  # pyright: ignore
+        pruner = attached(conv_net, [optimizer], **{"steps": 10} | how)
         with pytest.raises(ValueError, match=re.escape(message)):
             pruner.load_state_dict(state)
         pruner.detach()
@@ -189,5 +176,3 @@ def test_a_state_of_another_run_is_refused(conv_net: nn.Module, batches: Batches
     other = biprune.attach(wide, SGD(wide.parameters()), sparsity=0.8, steps=10)
     with pytest.raises(ValueError, match="of other weights than the model's: see 'masks'"):
         other.load_state_dict(state)
-
-

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+
 import pytest
 import torch
 from loops import OPTIMIZERS, Batches, Same, is_plus_zero, made, train
@@ -12,6 +13,7 @@ from torch.optim.swa_utils import AveragedModel, get_ema_multi_avg_fn
 import biprune
 from biprune.core.masks import Masks
 from biprune.core.structure import get_structure
+
 
 @pytest.fixture
 def masks(conv_net: nn.Module) -> Masks:
@@ -90,9 +92,7 @@ def test_an_average_of_a_moving_mask_is_pruned(
     assert pruned_are_plus_zero(inside, pruner.masks)
 
 
-def test_fine_tuning_a_ticket(
-    conv_net: nn.Module, batches: Batches, same_state: Same
-) -> None:
+def test_fine_tuning_a_ticket(conv_net: nn.Module, batches: Batches, same_state: Same) -> None:
     optimizer = torch.optim.SGD(conv_net.parameters(), lr=0.05)
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.8, steps=8)
     train(conv_net, [optimizer], batches * 2)

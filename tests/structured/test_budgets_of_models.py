@@ -155,6 +155,14 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
         ({}, "or a `budget` such as"),
         ({"structure": "2:4", "sparsity": 0.9}, "removes 0.5 of the weights"),
         ({"structure": "weight"}, "Say how much to prune"),
+        (
+            {"structure": "weight", "sparsity": 0.5, "streams": True},
+            r"`streams` counts what can be removed.*alone",
+        ),
+        (
+            {"sparsity": 0.5, "attention": "dims"},
+            r"`attention` must be one of .*'width', got 'dims'",
+        ),
     ],
 )
 def test_requests_that_make_no_sense(given: dict, message: str) -> None:

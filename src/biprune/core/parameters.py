@@ -21,11 +21,11 @@ _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
+    """The user's own module inside `torch.compile`, parallel, averaging or Fabric's wrappers."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     while True:
-        if isinstance(model, wrappers):
-            model = model.module
+        if isinstance(model, wrappers) or type(model).__name__ == "_FabricModule":
+            model = model.module  # pyright: ignore[reportAssignmentType]
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:

@@ -125,6 +125,11 @@ class Pruner:
         return self.masks.sparsity
 
     @property
+    def is_at_target(self) -> bool:
+        """Whether the ramp is over, so that there is a `ticket`."""
+        return self._rule.sparsity == self._rule.target.sparsity
+
+    @property
     def step(self) -> int:
         """How many of the `steps` are taken; steps skipped for overflow do not count."""
         return self._rule.step
@@ -147,7 +152,7 @@ class Pruner:
         """
         rule = self._rule
         self._hooks.settle(rule)
-        if rule.sparsity != rule.target.sparsity:
+        if not self.is_at_target:
             raise ValueError(
                 f"The mask is at a sparsity of {rule.sparsity:.4g} on its way to "
                 f"{rule.target.sparsity:g}, after {rule.step} of {rule.steps} `steps`. Train on, "

@@ -17,7 +17,6 @@ from biprune.report.statistics import Sample, judge
 from biprune.report.wording import COMPARED, method_labels, natural_order, setting_titles
 
 NO_RECORD = "no record"
-_METHODS = list(METHODS)
 _STRUCTURES = list(UNITS)
 
 Place = tuple[str, float]  # the label and sparsity of a cell
@@ -85,7 +84,8 @@ def _compare(
 ) -> Comparison:
     label_of = method_labels([run.spec for run in runs])
     methods = {label_of[run.key]: run.spec.method for run in runs}
-    labels = sorted(methods, key=lambda name: (_METHODS.index(methods[name]), natural_order(name)))
+    order = list(METHODS)  # with those that were added since
+    labels = sorted(methods, key=lambda name: (order.index(methods[name]), natural_order(name)))
     runs = sorted(runs, key=lambda r: (labels.index(label_of[r.key]), r.spec.sparsity, r.spec.seed))
     dense_runs = sorted(dense_runs, key=lambda run: (run.spec.method, run.spec.seed))
     by_place: defaultdict[Place, list[RunRecord]] = defaultdict(list)

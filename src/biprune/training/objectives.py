@@ -176,7 +176,9 @@ def with_objectives(
         loss = _of_the_run(distill, loss)
         upper_loss = upper_loss or loss
     if isinstance(upper_loss, (Distill, Adversarial)):
-        upper_loss = _of_the_run(upper_loss, setup.loss)
+        lower = setup.loss
+        of_data = lower.loss if isinstance(lower, (Distill, Adversarial)) else lower
+        upper_loss = _of_the_run(upper_loss, of_data)
     return replace(setup, loss=loss, upper_loss=upper_loss, upper_batches=upper_data)
 
 
