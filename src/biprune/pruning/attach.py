@@ -214,11 +214,7 @@ def hold(model: nn.Module, optimizer: Optimizers, masks: Masks) -> Holder:
         TypeError: The optimizer has no step hooks.
 
     Example:
-        Fine-tune a ticket, then let the optimizer go:
-
-            holder = biprune.hold(ticket.model, optimizer, ticket.masks)
-            ...  # your loop
-            holder.detach()
+        `holder = biprune.hold(ticket.model, optimizer, ticket.masks)`, before your own loop.
     """
     _refuse_shards(model)
     weights = masks.weights_in(model)
