@@ -180,7 +180,7 @@ class Request:
 
         if example_input is None:
             raise ValueError(
-                "To find coupled filters, the model must be run. Pass `example_input`: the tensor "
+                "To find coupled filters, the model must be run: pass `example_input`, the tensor "
                 "or the tuple of tensors that the model takes, with two samples or more."
             )
         return group_structure(
