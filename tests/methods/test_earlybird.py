@@ -140,7 +140,7 @@ def test_gammas_do_not_compete_with_filters_that_have_none(batches: Batches) -> 
         nn.Linear(64, 3),
     )
     options = {"sparsity": 0.5, "structure": "filter", "epochs": 1}
-    with pytest.raises(ValueError, match=r"norms of filters that have none: 2\.weight"):
+    with pytest.raises(ValueError, match=r"norms of filters without one: 2\.weight"):
         biprune.prune(model, batches, "earlybird", scope="global", **options)
     assert biprune.prune(model, batches, "earlybird", **options).masks.kept == 4
 

@@ -254,7 +254,7 @@ def test_a_large_input_is_not_drawn_unasked(ticket: biprune.Ticket, tmp_path: Pa
         loaded.shrink()
     # 16 million numbers make a ResNet-8 of width 4 ask for 8 GB.
     write_document(path, {**read_document(path), "input_shape": [1, 4000, 4000]})
-    with pytest.raises(ValueError, match="more than are drawn unasked"):
+    with pytest.raises(ValueError, match="too large to draw without being asked"):
         biprune.load_ticket(tmp_path).example_input()
 
 

@@ -21,7 +21,7 @@ from biprune.core.structure import get_structure
 from biprune.training.batches import classification_loss
 from biprune.training.checkpoint import read_state
 from biprune.training.loop import Cost, Event
-from biprune.training.schedule import LRSchedule, Moment, draws_mask, end_of_ramp, gradual_sparsity
+from biprune.training.schedule import LRSchedule, Moment
 
 Batches = list[tuple[Tensor, Tensor]]
 
@@ -561,25 +561,6 @@ def test_a_step_knows_where_it_is() -> None:
     assert [(now.epoch, now.step) for now in run if now.ends_epoch] == [(0, 3), (1, 3), (2, 3)]
 
 
-@pytest.mark.parametrize(
-    ("every", "end", "drawn"),
-    [(1, 10, [*range(1, 11)]), (4, 10, [4, 8, 10]), (4, 8, [4, 8]), (50, 10, [10]), (3, 1, [1])],
-)
-def test_masks_are_drawn_every_so_often_and_where_the_ramp_ends(
-    every: int, end: int, drawn: list[int]
-) -> None:
-    """After that only if they do not settle, and never at the last step for its own sake."""
-    steps = range(1, 20)
-    settled = [n for n in steps if draws_mask(n, every=every, ramp_end=end, settles=True)]
-    moving = [n for n in steps if draws_mask(n, every=every, ramp_end=end, settles=False)]
-    assert settled == drawn
-    assert moving == drawn + [n for n in steps if n > end and n % every == 0]
-
-
-def test_where_a_ramp_ends() -> None:
-    assert [end_of_ramp(ramp, 20) for ramp in (0.01, 0.6, 1.0)] == [1, 12, 20]
-
-
 def test_schedules_at_named_points() -> None:
     cosine = LRSchedule("cosine")
     assert [cosine.factor(d) for d in (0.0, 0.5)] == pytest.approx([1.0, 0.5])
@@ -590,9 +571,6 @@ def test_schedules_at_named_points() -> None:
     warm = LRSchedule("constant", warmup=0.2)
     assert [warm.factor(d) for d in (0.0, 0.05, 0.1, 0.2, 0.9)] == pytest.approx(
         [0, 0.25, 0.5, 1, 1]
-    )
-    assert [gradual_sparsity(0.8, d, 0.5) for d in (0.0, 0.25, 0.5, 0.9)] == pytest.approx(
-        [0, 0.8 * 7 / 8, 0.8, 0.8]
     )
     assert biprune.OMP(warmup_epochs=40).scaled(16).warmup_epochs == 4
 

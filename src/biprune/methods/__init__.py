@@ -49,9 +49,17 @@ METHODS: dict[str, type[Method]] = {
 def get_method(
     method: str | Method, settings: Mapping[str, Any], epochs: int | None = None
 ) -> Method:
-    """A method by name with these settings, or the object itself, over `epochs`.
+    """Return the method that `method` and `settings` describe, for a run of `epochs`.
 
-    `epochs` scales whatever the method counts in epochs, except what `settings` fix.
+    Args:
+        method: A name of `METHODS`, or a method object, which takes no `settings`.
+        settings: Fields of the method.
+        epochs: The length of the run. It scales every setting that counts epochs, except those in
+            `settings`. None keeps the method's own.
+
+    Raises:
+        ValueError: No method has this name.
+        TypeError: The method has no such setting, or settings were given with an object.
     """
     if isinstance(method, Method):
         if settings:
@@ -82,14 +90,15 @@ def suited(
     epochs: int | None,
     optimizer: object,
 ) -> Method:
-    """A method as `get_method` has it, trained by the `optimizer` that was asked for.
+    """Return the method as `get_method` does, trained by `optimizer`.
 
-    One by name trains a transformer by AdamW, unless that is said otherwise; an object says it all.
+    If `optimizer` is None, a method given by name uses AdamW for transformers and SGD for other
+    models. A method object keeps its own settings.
     """
     found = get_method(method, settings, epochs)
     if callable(optimizer) and (said := sorted(settings.keys() & set(SAID_BY_OPTIMIZER))):
         raise ValueError(
-            f"`{said[0]}` is said by the optimizer that `optimizer` makes: leave it out."
+            f"`{said[0]}` is set by the optimizer that `optimizer` returns: leave it out."
         )
     if isinstance(method, Method):
         if isinstance(optimizer, str):
@@ -133,7 +142,7 @@ _ELSEWHERE = {
 
 
 def meant(unknown: str, known: Sequence[str]) -> str:
-    """The keyword that was likely meant, as a sentence to add."""
+    """Return a sentence with the keyword that was probably meant, or nothing."""
     close = get_close_matches(unknown, [*known, *_ELSEWHERE.values()], n=1, cutoff=0.75)
     found = _ELSEWHERE.get(unknown) or next(iter(close), unknown)
     return "" if found == unknown else f" Did you mean `{found}`?"
