@@ -193,7 +193,11 @@ def test_accumulation_is_of_both_levels(
         ({"upper_data": []}, ValueError, "`upper_data` yields no batches"),
         ({"upper_data": iter([1])}, ValueError, "`upper_data` is a one-shot iterator"),
         ({"upper_data": 5}, TypeError, "`upper_data` must be something that yields batches"),
-        ({"upper_data": [1], "accumulate": 2}, ValueError, "`accumulate` 2 is more than the 1 of"),
+        (
+            {"upper_data": [1], "accumulate": 2},
+            ValueError,
+            "`accumulate` 2 is more than the 1 batches of",
+        ),
         ({"upper_loss": "pgd"}, TypeError, "`upper_loss` must be a function, got str"),
         ({"distill": "resnet"}, TypeError, "`distill` must be a torch.nn.Module, .* got str"),
         ({"distill": nn.Linear(64, 7)}, ValueError, r"logits are of shape \(8, 7\), the model's"),
