@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -63,7 +64,7 @@ def main(seeds: int = 3, steps: int = 360, dense_epochs: int = 20) -> None:
             for method, settings in METHODS.items():
                 how = {"sparsity": 0.95, "steps": steps, "seed": seed, **settings, **objectives}
                 model = biprune.prune(start, batches, method, **how).model
-                attacked = [STRONGER.attacked(model, batch) for batch in data.test]
+                attacked: list[Any] = [STRONGER.attacked(model, batch) for batch in data.test]
                 found[name][method].append(accuracy(model, data.test))
                 found[name][f"{method}, attacked"].append(accuracy(model, attacked))
     print(" " * 46 + "".join(f"{column:>20}" for column in next(iter(found.values()))))
