@@ -160,7 +160,7 @@ def test_a_state_of_another_run_is_refused(conv_net: nn.Module, batches: Batches
     state = copy.deepcopy(pruned(copy.deepcopy(conv_net), batches, 10).state_dict())
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     for how, message in [
-        ({"steps": 11}, "with the steps 10, this one has 11. Attach as it was"),
+        ({"steps": 11}, "with the steps 10, this one has 11. Attach with the settings of that run"),
         ({"method": "movement"}, "with the method 'bip-plus', this one has 'movement'"),
         ({"kappa": 1.0}, "with the kappa 3.0, this one has 1.0"),
         ({"sparsity": 0.5}, "with the sparsity 0.8, this one has 0.5"),
