@@ -2,8 +2,8 @@
 
     python examples/transformer.py
 
-A character model of half a million weights reads the sources of Python's `email` package, and loses 80 %
-of the weights in its blocks meanwhile. Embeddings and head stay dense.
+A character model of half a million weights reads the sources of Python's `email` package, and loses
+80 % of the weights in its blocks meanwhile. Embeddings and head stay dense.
 """
 
 from __future__ import annotations
@@ -26,9 +26,7 @@ class Reader(nn.Module):
     def __init__(self, layers: int = 2) -> None:
         super().__init__()
         self.bytes, self.places = nn.Embedding(256, WIDTH), nn.Embedding(CONTEXT, WIDTH)
-        block = nn.TransformerEncoderLayer(
-            WIDTH, 4, 4 * WIDTH, dropout=0.0, batch_first=True, norm_first=True
-        )
+        block = nn.TransformerEncoderLayer(WIDTH, 4, 512, 0.0, batch_first=True, norm_first=True)
         self.blocks = nn.TransformerEncoder(block, layers, enable_nested_tensor=False)
         self.head = nn.Linear(WIDTH, 256)
 
@@ -56,8 +54,9 @@ def main(steps: int = 300, micro_batches: int = 2) -> None:
     train, held_out = text[: -len(text) // 10], text[-len(text) // 10 :]
     model = Reader()
     matrices = [p for p in model.parameters() if p.ndim > 1]
-    rest = {"params": [p for p in model.parameters() if p.ndim < 2], "weight_decay": 0.0}
-    optimizer = torch.optim.AdamW([{"params": matrices}, rest], lr=2e-3, weight_decay=0.1)
+    others = [p for p in model.parameters() if p.ndim < 2]
+    groups = [{"params": matrices, "weight_decay": 0.1}, {"params": others, "weight_decay": 0.0}]
+    optimizer = torch.optim.AdamW(groups, lr=2e-3)
     schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, 2e-3, steps, pct_start=0.1)
 
     pruner = biprune.attach(model, optimizer, sparsity=0.8, steps=steps, include="blocks.*")

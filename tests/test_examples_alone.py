@@ -1,4 +1,4 @@
-"""The examples that need nothing but biprune run, on less of everything, and say what they should.
+"""The examples that need no extra library run, on less of everything, and say what they should.
 
 Those of other libraries' trainers are run beside the tests of the integrations.
 """
@@ -44,3 +44,8 @@ def test_an_example_runs(name: str, capsys: pytest.CaptureFixture[str]) -> None:
     example.main(**less)
     said = capsys.readouterr().out
     assert re.search(expected, said), said
+
+
+def test_all_examples_that_need_no_extra_are_tried() -> None:
+    found = EXAMPLES.glob("*.py")
+    assert {path.stem for path in found if "biprune[" not in path.read_text()} == CASES.keys()

@@ -12,9 +12,8 @@ from typing import Any, get_args
 import pytest
 
 from biprune.data import DATASETS
-from biprune.experiments.costs import SPEEDS, Scale
+from biprune.experiments.costs import SPEEDS, Scale, estimate
 from biprune.experiments.presets.base import SIZES
-from biprune.experiments.presets.estimate import estimate
 from biprune.experiments.record import RunSpec
 from biprune.methods import IMP
 from biprune.models import MODELS

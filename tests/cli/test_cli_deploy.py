@@ -16,12 +16,7 @@ from biprune.core.budget import kept_fractions
 from biprune.core.documents import write_document
 from biprune.runtime import onnx, profile
 from biprune.structured.macs import total_macs
-from command_line import Run, one_error, runner
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(capsys, monkeypatch)
+from command_line import Run, one_error
 
 
 def saved(folder: Path, structure: str, sparsity: float) -> Path:

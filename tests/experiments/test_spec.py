@@ -58,6 +58,7 @@ def test_every_difference_changes_the_key() -> None:
         {"model_options": {"width": 4}},
         {"data_options": {"subset": 300}},
         {"dense": {"epochs": 3}},
+        {"training": {"ema": 0.9}},
         {"include": ["conv*"]},
         {"exclude": ["fc*"]},
         {"allow_empty": True},
@@ -111,6 +112,8 @@ def test_specs_survive_json() -> None:
         ({"data": "digit"}, "Unknown data 'digit'"),
         ({"seed": -1}, "`seed` must be"),
         ({"dense": {"lr": -1.0}}, "`lr` must be"),
+        ({"training": {"clip_grad": 0.0}}, "`clip_grad` must be positive"),
+        ({"training": {"clip": 1.0}}, "Unknown option 'clip'"),
         ({"sparcity": 0.9}, "Extra inputs"),
     ],
 )

@@ -190,3 +190,35 @@ def test_a_captured_step_is_refused(
     monkeypatch.setattr(nn.Parameter, "is_cuda", property(lambda _: True), raising=False)
     with pytest.raises(ValueError, match="captured in a CUDA graph"):
         train(conv_net, [optimizer], batches, 1)
+
+
+@pytest.mark.parametrize("method", ["bip-plus", "movement"])
+def test_an_optimizer_that_clears_the_gradients_says_so(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    """Else nothing would be learned, without a word."""
+
+    class Tidy(SGD):
+        @torch.no_grad()
+        def step(self, closure: Any = None) -> None:  # pyright: ignore
+            for p in self.param_groups[0]["params"]:
+                p.add_(p.grad, alpha=-0.05)
+            self.zero_grad()
+
+    optimizer = Tidy(conv_net.parameters(), lr=0.05)
+    biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10, method=method)
+    with pytest.raises(ValueError, match="clears the gradients within its step"):
+        train(conv_net, [optimizer], batches, 1)
+
+
+def test_fully_sharded_data_parallel_is_refused(conv_net: nn.Module) -> None:
+    """By the name of its wrapper: to build one takes a group of processes."""
+
+    class FullyShardedDataParallel(nn.Module):
+        def __init__(self, module: nn.Module) -> None:
+            super().__init__()
+            self.module = module
+
+    optimizer = SGD(conv_net.parameters(), lr=0.05)
+    words = r"FSDP, DTensor.*not supported yet"
+    refused(FullyShardedDataParallel(conv_net), optimizer, ValueError, words)

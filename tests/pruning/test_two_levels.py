@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import re
 from pathlib import Path
 from typing import Any
 
@@ -206,3 +207,12 @@ def test_objectives_that_cannot_be_are_refused(
         biprune.prune(
             nn.Linear(64, 3), flat, **{"method": "bip", "sparsity": 0.5, "epochs": 1} | given
         )
+
+
+def test_the_page_on_objectives(conv_net: nn.Module, batches: Batches, others: Batches) -> None:
+    text = (Path(__file__).parents[2] / "docs/objectives.md").read_text(encoding="utf-8")
+    (code,) = re.findall(r"```python\n(.*?)```", text, flags=re.DOTALL)
+    names = {"dense": conv_net, "batches": batches, "noisy": others, "few_clean": batches[:1]}
+    exec(compile(code.replace(": 30", ": 1"), "objectives", "exec"), names)
+    for name in ("clean", "robust", "taught"):
+        assert names[name].masks.kept == round(0.1 * 738)  # pyright: ignore

@@ -59,6 +59,7 @@ class Rule(ABC):
         self.step = 0
         self.history: list[Record] = []
         self._is_over = False
+        self._had_gradients = False
         self.weights = target.weights(model)
         values = {name: weight.detach() for name, weight in self.weights.items()}
         dense = {n: v if is_dense(v) else v.contiguous() for n, v in values.items()}
@@ -88,6 +89,7 @@ class Rule(ABC):
     def prepare(self, names: Iterable[str]) -> bool:
         """Show the optimizer z and g, or theta and m * g; return False if it must move nothing."""
         gradients = self._living_gradients(names)
+        self._had_gradients = bool(gradients)
         if self.moves == "z":
             return True
         for name in names:  # the user may have changed it since the last step

@@ -45,6 +45,11 @@ class LearnedRule(Rule):
     def _move_scores(self, stepped: Mapping[str, Stepped], work: Values) -> bool:
         if not self.is_upper:
             return True
+        if self._had_gradients and all(each.grad is None for each in self.weights.values()):
+            raise ValueError(
+                "The optimizer clears the gradients within its step, and the mask learns by them: "
+                "clear them after it, by zero_grad(), or use the method 'gmp'."
+            )
         gradients = self._gradients(stepped, work)
         sizes = [vector_norm(gradient, 1) for gradient in gradients.values()]
         size = float(torch.stack(sizes).sum()) if sizes else 0.0
