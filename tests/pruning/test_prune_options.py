@@ -189,7 +189,7 @@ def test_settings_of_a_ticket_name_the_optimizer_that_was_made(
     [
         ({"optimizer": "adam"}, ValueError, "`optimizer` must be one of sgd, adamw, got 'adam'"),
         ({"optimizer": 1}, TypeError, "`optimizer` must be a name or a function, got int"),
-        ({"optimizer": adam, "lr": 0.1}, ValueError, "`lr` is said by the optimizer that"),
+        ({"optimizer": adam, "lr": 0.1}, ValueError, "`lr` is set by the optimizer that"),
         ({"optimizer": lambda groups: None}, TypeError, r"must return a torch\.optim\.Optimizer"),
         (
             {"optimizer": lambda groups: Adam(groups[1:])},
@@ -199,9 +199,9 @@ def test_settings_of_a_ticket_name_the_optimizer_that_was_made(
         ({"lr_schedule": "linear"}, ValueError, "must be one of cosine, step, constant"),
         ({"lr_schedule": 0.1}, TypeError, "`lr_schedule` must be a name or a function, got float"),
         ({"clip_grad": 0}, ValueError, "`clip_grad` must be positive, got 0"),
-        ({"accumulate": 9}, ValueError, "`accumulate` 9 is more than the 4 batches of a pass"),
+        ({"accumulate": 9}, ValueError, "`accumulate` 9 is more than the 4 batches of `data`"),
         ({"ema": 1.5}, ValueError, r"`ema` must be in \(0, 1\), such as 0.999, got 1.5"),
-        ({"epochs": 1}, ValueError, "`epochs` and `steps` say the same thing twice"),
+        ({"epochs": 1}, ValueError, "`epochs` and `steps` both set the run's length"),
         ({"method": "bip", "steps": 3}, ValueError, "`steps` must be a multiple of 2"),
         ({"learning_rate": 0.1}, TypeError, "Did you mean `lr`"),
         ({"max_grad_norm": 1.0}, TypeError, "Did you mean `clip_grad`"),
