@@ -201,7 +201,7 @@ def test_settings_of_a_ticket_name_the_optimizer_that_was_made(
         ({"clip_grad": 0}, ValueError, "`clip_grad` must be positive, got 0"),
         ({"accumulate": 9}, ValueError, "`accumulate` 9 is more than the 4 batches of `data`"),
         ({"ema": 1.5}, ValueError, r"`ema` must be in \(0, 1\), such as 0.999, got 1.5"),
-        ({"epochs": 1}, ValueError, "`epochs` and `steps` both set the run.s length"),
+        ({"epochs": 1}, ValueError, "`epochs` and `steps` both set the run's length"),
         ({"method": "bip", "steps": 3}, ValueError, "`steps` must be a multiple of 2"),
         ({"learning_rate": 0.1}, TypeError, "Did you mean `lr`"),
         ({"max_grad_norm": 1.0}, TypeError, "Did you mean `clip_grad`"),

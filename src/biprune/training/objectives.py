@@ -196,9 +196,7 @@ def _check_upper(batches: object, accumulate: int) -> None:
     with forked_rng(batches):
         count = count_batches(batches, "upper_data")
     if count < accumulate:
-        raise ValueError(
-            f"`accumulate` {accumulate} is more than the {count} batches of `upper_data`."
-        )
+        raise ValueError(f"`accumulate` {accumulate} is more than the {count} of `upper_data`.")
 
 
 def _is_float(value: object) -> bool:
