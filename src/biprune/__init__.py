@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from biprune.training.setup import Event
     from biprune.training.train import TrainResult, train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "DATASETS",

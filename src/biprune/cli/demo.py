@@ -33,7 +33,7 @@ def demo_command(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a small ResNet on handwritten digits and prune it by four methods: two minutes."""
+    """Train a small ResNet on handwritten digits and prune it by four methods: a minute."""
     from biprune import create_model, load_data, save_dense, train
     from biprune.cli.device import use_machine
     from biprune.core.files import writable_folder
