@@ -195,7 +195,10 @@ def units_table(runs: Runs) -> str:
 def versions_line(runs: Runs) -> str:
     """Which rule the runs of our method are of, and how many of today's there are."""
     count = sum(record.spec.method == NOW.name for record in runs.all)
-    line = f"`{BEFORE.name}` is the default of version 0.1, no longer in the package: only its records are kept. "
+    line = (
+        f"`{BEFORE.name}` is the default of version 0.1, no longer in the package: only its "
+        "records are kept. "
+    )
     made = {0: "no run", 1: "one run"}.get(count, f"{count} runs")
     return f"{line}Today's `{NOW.name}` has a new rule, with {made} here so far."
 

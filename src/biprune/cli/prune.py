@@ -52,7 +52,9 @@ Epochs = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method, such as lr=0.05; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Setting of the method, such as lr=0.05; repeatable."
+    ),
 ]
 AttentionUnit = Annotated[options.Attention, typer.Option(help="What a unit of attention is.")]
 Streams = Annotated[
