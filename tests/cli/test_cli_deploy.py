@@ -276,7 +276,7 @@ def test_prune_to_a_budget_prints_asked_against_reached(run: Run, tmp_path: Path
     assert left == pytest.approx(reached["macs"], rel=1e-6)
     mistakes = {
         "--budget macs": "`--budget` must look like macs=0.5",
-        "--budget macs=0.5 --sparsity 0.5": "the same thing twice",
+        "--budget macs=0.5 --sparsity 0.5": "both say how much to prune",
         "--budget macs=0.001": "cannot be pruned to 0.001 of its macs",
         "": "Say how much to prune",
     }

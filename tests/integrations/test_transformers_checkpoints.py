@@ -227,5 +227,5 @@ def test_another_pruner_than_that_of_the_checkpoint_is_refused(
 
     trainer(0.8).train()
     other = trainer(0.9)
-    with pytest.raises(ValueError, match="Attach as it was"):
+    with pytest.raises(ValueError, match="Attach with the settings of that run"):
         other.train(resume_from_checkpoint=str(tmp_path / "checkpoint-8"))

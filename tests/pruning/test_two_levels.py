@@ -196,7 +196,7 @@ def test_accumulation_is_of_both_levels(
         (
             {"upper_data": [1], "accumulate": 2},
             ValueError,
-            "`accumulate` 2 is more than the 1 batches of",
+            "`accumulate` 2 is more than the 1 of `upper_data`",
         ),
         ({"upper_loss": "pgd"}, TypeError, "`upper_loss` must be a function, got str"),
         ({"distill": "resnet"}, TypeError, "`distill` must be a torch.nn.Module, .* got str"),

@@ -145,7 +145,7 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sparsity": 0.5, "budget": {"macs": 0.5}}, "the same thing twice"),
+        ({"sparsity": 0.5, "budget": {"macs": 0.5}}, "both say how much to prune"),
         ({"budget": {"flops": 0.5}}, r'must be {"macs": fraction}'),
         ({"budget": {"macs": 1.5}}, r"fraction in \(0, 1\]"),
         ({"budget": 0.5}, r'must be {"macs": fraction}.* got 0\.5'),
