@@ -289,7 +289,7 @@ def told(event: Event) -> None:
 
 
 def text_task() -> Task:
-    sizes = Sizes(192, 4, 4, 16, dense_steps=1500, dense_lr=2e-3, steps=200, autocast=True)
+    sizes = Sizes(192, 4, 4, 16, dense_steps=1500, dense_lr=2e-3, steps=150, autocast=True)
     return Task("text", sizes, sources(), help_topics())
 
 
