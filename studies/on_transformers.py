@@ -30,6 +30,7 @@ from studies.transformer_tables import (
     OURS,
     RIVALS,
     SEEDS,
+    SETTINGS,
     TUNING,
     Record,
     best,
@@ -100,13 +101,14 @@ class Study:
             for kappa in KAPPAS:
                 lr = self.best_rate(task, OURS)
                 self.run(task, Run(OURS, TUNED_AT, lr, TUNING, {"kappa": kappa}))
+            self.run(task, Run("gmp", TUNED_AT, self.best_rate(task, "gmp"), TUNING))
         for amounts in ((0.9, 0.8), ("2:4", 0.5)):
             for seed in SEEDS:
                 for task in tasks:
                     for amount in amounts:
                         for method in (OURS, *RIVALS):
-                            lr = self.best_rate(task, method)
-                            self.run(task, Run(method, amount, lr, seed))
+                            lr, settings = self.best_rate(task, method), SETTINGS.get(method, {})
+                            self.run(task, Run(method, amount, lr, seed, settings))
         for task in tasks:
             self.tune(task, NONE)
             for seed in SEEDS:
@@ -116,7 +118,7 @@ class Study:
         """Walk the grid until the best rate has a worse one on either side."""
         amount = 0.0 if method == NONE else TUNED_AT
         while (lr := next_rate(self.tried(task, method), FIRST_RATES[task.name])) is not None:
-            self.run(task, Run(method, amount, lr, TUNING))
+            self.run(task, Run(method, amount, lr, TUNING, SETTINGS.get(method, {})))
 
     def tried(self, task: Task, method: str) -> dict[float, float]:
         """What each rate was worth."""
