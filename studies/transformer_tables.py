@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from statistics import fmean, stdev
 from typing import Any
 
@@ -192,8 +192,9 @@ def amount_text(amount: float | str) -> str:
 
 
 def table(heads: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines: Iterator[Sequence[str]] = iter([heads, ["---", *["---:"] * (len(heads) - 1)], *rows])
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines).replace("| --- |", "|---|")
+    rule = f"|---{'|---:' * (len(heads) - 1)}|"
+    shown = [f"| {' | '.join(line)} |" for line in (heads, *rows)]
+    return "\n".join([shown[0], rule, *shown[1:]])
 
 
 def filled(page: str, found: Mapping[str, str]) -> str:
