@@ -110,7 +110,7 @@ class Study:
             (("2:4", 0.5), (OURS, *RIVALS)),
         )
         for amounts, methods in stages:
-            for seed, task, amount, method in product(SEEDS, tasks, amounts, methods):
+            for task, seed, amount, method in product(tasks, SEEDS, amounts, methods):
                 lr, settings = self.best_rate(task, method), SETTINGS.get(method, {})
                 self.run(task, Run(method, amount, lr, seed, settings))
         for task in tasks:
