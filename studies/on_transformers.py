@@ -32,6 +32,7 @@ from studies.transformer_tables import (
     RIVALS,
     SEEDS,
     SETTINGS,
+    TUNED_AT,
     TUNING,
     Record,
     best,
@@ -42,9 +43,19 @@ from studies.transformer_tables import (
 )
 from studies.transformer_tasks import Task, images_task, text_task
 
-TUNED_AT = 0.9
 FIRST_RATES = {"text": (4e-3, 8e-3), "images": (2e-3, 4e-3)}
-KAPPAS = (1.0, 10.0)  # beside the default
+VARIANTS: Sequence[tuple[float, str, Mapping[str, float]]] = (
+    (0.9, OURS, {"kappa": 1.0}),
+    (0.9, OURS, {"kappa": 10.0}),
+    (0.9, "gmp", {}),
+    (0.9, OURS, {"ramp": 0.3}),
+    (0.9, OURS, {"kappa": 1.0, "ramp": 0.3}),
+    (0.9, "gmp", {"mask_every": 1, "ramp": 0.3}),
+    (0.8, "gmp", {"mask_every": 1}),
+    (0.8, "magnitude", {}),
+    (0.8, OURS, {}),
+    (0.8, OURS, {"kappa": 1.0}),
+)
 RECORDS = Path(__file__).parent / "records" / "on-transformers.jsonl"
 
 
@@ -99,10 +110,8 @@ class Study:
         for task in tasks:
             for method in (OURS, *RIVALS):
                 self.tune(task, method)
-            for kappa in KAPPAS:
-                lr = self.best_rate(task, OURS)
-                self.run(task, Run(OURS, TUNED_AT, lr, TUNING, {"kappa": kappa}))
-            self.run(task, Run("gmp", TUNED_AT, self.best_rate(task, "gmp"), TUNING))
+            for amount, method, settings in VARIANTS:
+                self.run(task, Run(method, amount, self.best_rate(task, method), TUNING, settings))
         # The closest rivals at the sparsities that matter most come first.
         stages = (
             ((0.9, 0.8), (OURS, "gmp", "magnitude")),

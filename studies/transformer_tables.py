@@ -17,6 +17,12 @@ NONE = "not pruned"  # trained on for as many steps
 TUNING, SEEDS = 100, (0, 1, 2)
 # GMP draws a mask every ten steps by default: too few of them in a run this short.
 SETTINGS: Mapping[str, Mapping[str, float]] = {"gmp": {"mask_every": 1}}
+# What the settings that are tried are by default.
+DEFAULTS = {
+    OURS: {"kappa": biprune.BiPPlus().kappa, "ramp": biprune.BiPPlus().ramp},
+    "gmp": {"mask_every": biprune.GMP().mask_every, "ramp": biprune.GMP().ramp},
+}
+TUNED_AT = 0.9
 AMOUNTS = (0.5, 0.8, 0.9, "2:4")
 GRID = tuple(1e-3 * 2.0**power for power in range(-2, 6))  # of learning rates
 MEASURES = {"text": ("test loss, nats a byte", 3), "images": ("test accuracy, %", 2)}
@@ -39,13 +45,9 @@ def as_compared(record: Record) -> bool:
 
 def tuning(records: Iterable[Record], method: str) -> dict[float, float]:
     """What each rate was worth in tuning."""
-    own = [r for r in records if r["method"] == method and r["seed"] == TUNING]
+    amount = 0.0 if method == NONE else TUNED_AT
+    own = [r for r in records if (r["method"], r["amount"], r["seed"]) == (method, amount, TUNING)]
     return {r["lr"]: worth(r) for r in own if as_compared(r)}
-
-
-def coarse_gmp(records: Iterable[Record]) -> dict[float, float]:
-    """The same of GMP as it is by default."""
-    return {r["lr"]: worth(r) for r in records if r["method"] == "gmp" and not r["settings"]}
 
 
 def best(tried: Mapping[float, float]) -> float:
@@ -80,7 +82,7 @@ def tables(records: Sequence[Record]) -> dict[str, str]:
         found[f"{task}-differences"] = differences_table(records, task)
         found[f"{task}-rates"] = rates_table(records, task)
         found[f"{task}-dense"] = dense_line(records, task)
-    return found | {"kappa": kappa_table(records), "made": made_line(records)}
+    return found | {"settings": variants_table(records), "made": made_line(records)}
 
 
 def results_table(records: Sequence[Record], task: str) -> str:
@@ -125,33 +127,36 @@ def judged(gaps: Sequence[float], digits: int) -> str:
 def rates_table(records: Sequence[Record], task: str) -> str:
     """What every rate was worth in validation; the best is bold."""
     own, digits = [r for r in records if r["task"] == task], MEASURES[task][1]
-    methods = {f"`{m}`": tuning(own, m) for m in (OURS, *RIVALS)}
-    methods |= {NONE: tuning(own, NONE), "`gmp`, a mask every ten steps": coarse_gmp(own)}
-    methods = {name: found for name, found in methods.items() if found}
+    methods = {m: found for m in (OURS, *RIVALS, NONE) if (found := tuning(own, m))}
     rates = sorted({lr for found in methods.values() for lr in found})
     rows = []
     for method, found in methods.items():
         cells = {lr: f"{abs(value):.{digits}f}" for lr, value in found.items()}
         cells[best(found)] = f"**{cells[best(found)]}**"
-        rows.append([method, *(cells.get(lr, "") for lr in rates)])
+        rows.append([f"`{method}`", *(cells.get(lr, "") for lr in rates)])
     measure = MEASURES[task][0].replace("test", "validation")
     return table([f"{measure}, by rate", *(f"{lr:g}" for lr in rates)], rows)
 
 
-def kappa_table(records: Sequence[Record]) -> str:
-    """What kappa is worth in validation, at the best rate of the default."""
-    runs: dict[float, dict[str, str]] = {}
+def variants_table(records: Sequence[Record]) -> str:
+    """What other settings are worth in validation, at the best rate of a method's own."""
+    columns = [(task, amount) for task in MEASURES for amount in (TUNED_AT, 0.8)]
+    cells: dict[tuple[str, str], dict[tuple[str, float], str]] = {}
     for task, (_, digits) in MEASURES.items():
-        own = [r for r in records if r["task"] == task]
-        if not (tried := tuning(own, OURS)):
-            continue
+        own = [r for r in records if r["task"] == task and r["seed"] == TUNING]
+        rates = {method: best(tuning(own, method)) for method in {r["method"] for r in own}}
         for r in own:
-            if (r["method"], r["seed"], r["lr"]) == (OURS, TUNING, best(tried)):
-                kappa = r["settings"].get("kappa", biprune.BiPPlus().kappa)
-                runs.setdefault(kappa, {})[task] = f"{abs(worth(r)):.{digits}f}"
-    heads = [MEASURES[task][0].replace("test", "validation") for task in MEASURES]
-    rows = [[f"{k:g}", *(runs[k].get(task, "-") for task in MEASURES)] for k in sorted(runs)]
-    return table(["kappa", *heads], rows)
+            if r["lr"] == rates[r["method"]] and r["method"] != NONE:
+                settings = {**DEFAULTS.get(r["method"], {}), **r["settings"]}
+                said = ", ".join(f"{name} {value:g}" for name, value in sorted(settings.items()))
+                row = cells.setdefault((r["method"], said), {})
+                row[task, r["amount"]] = f"{abs(worth(r)):.{digits}f}"
+    rows = [
+        [f"`{method}`", said, *(cells[method, said].get(column, "") for column in columns)]
+        for method, said in sorted(cells, key=lambda row: ((OURS, *RIVALS).index(row[0]), row[1]))
+    ]
+    heads = [f"{task}, {amount_text(amount)}" for task, amount in columns]
+    return table(["validation", "settings", *heads], rows)
 
 
 def dense_line(records: Sequence[Record], task: str) -> str:

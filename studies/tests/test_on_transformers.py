@@ -76,6 +76,7 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     runs += [of(OURS, 0.9, seed, 1.5 + seed / 10, lr=0.008) for seed in SEEDS]
     runs += [of(OURS, 0.9, 0, 1.0)]  # not at the best rate
     runs += [of("gmp", 0.9, TUNING, 2.0), of("gmp", 0.9, TUNING, 2.5, settings={})]
+    runs += [of("gmp", 0.8, TUNING, 3.0)]
     runs += [of("gmp", 0.9, seed, 1.75 + seed / 5) for seed in SEEDS]
     found = tables(runs)
     lines = found["text-results"].splitlines()
@@ -87,12 +88,16 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     assert found["text-differences"].splitlines()[2] == gap
     rates = found["text-rates"].splitlines()
     assert rates[0] == "| validation loss, nats a byte, by rate | 0.004 | 0.008 |"
-    assert rates[2:4] == ["| `bip-plus` | 2.000 | **1.500** |", "| `gmp` | **2.000** |  |"]
-    assert rates[4:] == ["| `gmp`, a mask every ten steps | **2.500** |  |"]
-    assert found["kappa"].splitlines()[2:] == ["| 3 | 1.500 | - |", "| 10 | 1.250 | - |"]
+    assert rates[2:] == ["| `bip-plus` | 2.000 | **1.500** |", "| `gmp` | **2.000** |  |"]
+    assert found["settings"].splitlines()[2:] == [
+        "| `bip-plus` | kappa 10, ramp 0.6 | 1.250 |  |  |  |",
+        "| `bip-plus` | kappa 3, ramp 0.6 | 1.500 |  |  |  |",
+        "| `gmp` | mask_every 1, ramp 0.6 | 2.000 | 3.000 |  |  |",
+        "| `gmp` | mask_every 10, ramp 0.6 | 2.500 |  |  |  |",
+    ]
     assert "after 80 % of 1,500 steps 2.500 ± 0.000 (3), at the end 2.000" in found["text-dense"]
     assert (
-        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 12 runs, 1.2 hours of one core."
+        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 13 runs, 1.3 hours of one core."
     )
 
 
