@@ -14,7 +14,7 @@ from __future__ import annotations
 import argparse
 import json
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field
 from functools import cache
 from itertools import product
@@ -29,12 +29,14 @@ from biprune.experiments.environment import environment
 from studies.transformer_tables import (
     NONE,
     OURS,
+    OURS_ROWS,
     RIVALS,
     SEEDS,
     SETTINGS,
     TUNED_AT,
     TUNING,
     Record,
+    Settings,
     best,
     filled,
     next_rate,
@@ -44,7 +46,7 @@ from studies.transformer_tables import (
 from studies.transformer_tasks import Task, images_task, text_task
 
 FIRST_RATES = {"text": (4e-3, 8e-3), "images": (2e-3, 4e-3)}
-VARIANTS: Sequence[tuple[float, str, Mapping[str, float]]] = (
+VARIANTS: Sequence[tuple[float, str, Settings]] = (
     (0.9, OURS, {"kappa": 1.0}),
     (0.9, OURS, {"kappa": 10.0}),
     (0.9, "gmp", {}),
@@ -67,7 +69,7 @@ class Run:
     amount: float | str
     lr: float
     seed: int
-    settings: Mapping[str, float] = field(default_factory=dict)
+    settings: Settings = field(default_factory=dict)
 
 
 def main() -> None:
@@ -112,20 +114,25 @@ class Study:
                 self.tune(task, method)
             for amount, method, settings in VARIANTS:
                 self.run(task, Run(method, amount, self.best_rate(task, method), TUNING, settings))
-        # The closest rivals at the sparsities that matter most come first.
-        stages = (
-            ((0.9, 0.8), (OURS, "gmp", "magnitude")),
-            ((0.9, 0.8), ("movement",)),
-            (("2:4", 0.5), (OURS, *RIVALS)),
-        )
-        for amounts, methods in stages:
-            for task, seed, amount, method in product(tasks, SEEDS, amounts, methods):
-                lr, settings = self.best_rate(task, method), SETTINGS.get(method, {})
-                self.run(task, Run(method, amount, lr, seed, settings))
+        closest = [(m, SETTINGS.get(m, {})) for m in (OURS, "gmp", "magnitude")]
+        others = [*((OURS, settings) for settings in OURS_ROWS.values()), ("movement", {})]
+        for amounts, rows in (((0.9, 0.8), closest), ((0.9, 0.8), others)):
+            self.compare(tasks, amounts, rows)
+        self.compare(tasks, ("2:4", 0.5), [*closest, *others])
         for task in tasks:
             self.tune(task, NONE)
             for seed in SEEDS:
                 self.run(task, Run(NONE, 0.0, self.best_rate(task, NONE), seed))
+
+    def compare(
+        self,
+        tasks: Sequence[Task],
+        amounts: Sequence[float | str],
+        rows: Sequence[tuple[str, Settings]],
+    ) -> None:
+        """The runs that are reported, each at the best rate of its method."""
+        for task, seed, amount, (method, settings) in product(tasks, SEEDS, amounts, rows):
+            self.run(task, Run(method, amount, self.best_rate(task, method), seed, settings))
 
     def tune(self, task: Task, method: str) -> None:
         """Walk the grid until the best rate has a worse one on either side."""

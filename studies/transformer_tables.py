@@ -5,18 +5,24 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from itertools import product
 from statistics import fmean, stdev
 from typing import Any
 
 import biprune
 from biprune.report.statistics import t_quantile
 
+Record = Mapping[str, Any]
+Settings = Mapping[str, float]
+
 OURS = "bip-plus"
 RIVALS = ("gmp", "movement", "magnitude")
 NONE = "not pruned"  # trained on for as many steps
 TUNING, SEEDS = 100, (0, 1, 2)
 # GMP draws a mask every ten steps by default: too few of them in a run this short.
-SETTINGS: Mapping[str, Mapping[str, float]] = {"gmp": {"mask_every": 1}}
+SETTINGS: Mapping[str, Settings] = {"gmp": {"mask_every": 1}}
+# The rows of a table: the names of their methods, and settings.
+OURS_ROWS: Mapping[str, Settings] = {"": {}, ", kappa 1": {"kappa": 1.0}}
 # What the settings that are tried are by default.
 DEFAULTS = {
     OURS: {"kappa": biprune.BiPPlus().kappa, "ramp": biprune.BiPPlus().ramp},
@@ -26,8 +32,6 @@ TUNED_AT = 0.9
 AMOUNTS = (0.5, 0.8, 0.9, "2:4")
 GRID = tuple(1e-3 * 2.0**power for power in range(-2, 6))  # of learning rates
 MEASURES = {"text": ("test loss, nats a byte", 3), "images": ("test accuracy, %", 2)}
-
-Record = Mapping[str, Any]
 
 
 def worth(record: Record, split: str = "validation") -> float:
@@ -68,10 +72,13 @@ def reported(records: Iterable[Record], task: str) -> list[Record]:
     return [r for r in own if r["seed"] in SEEDS and r["lr"] == rates.get(r["method"])]
 
 
-def by_seed(records: Iterable[Record], method: str, amount: float | str) -> dict[int, float]:
-    """The worth in test of a method's runs."""
-    chosen = [r for r in records if r["method"] == method and r["amount"] == amount]
-    return {r["seed"]: worth(r, "test") for r in chosen if as_compared(r)}
+def by_seed(
+    records: Iterable[Record], method: str, amount: float | str, settings: Settings | None = None
+) -> dict[int, float]:
+    """The worth in test of a method's runs, by default with the settings it is compared with."""
+    settings = SETTINGS.get(method, {}) if settings is None else settings
+    chosen = [r for r in records if (r["method"], r["amount"]) == (method, amount)]
+    return {r["seed"]: worth(r, "test") for r in chosen if r["settings"] == settings}
 
 
 def tables(records: Sequence[Record]) -> dict[str, str]:
@@ -89,10 +96,12 @@ def results_table(records: Sequence[Record], task: str) -> str:
     """Mean ± standard deviation (seeds) of each method at each amount."""
     measure, digits = MEASURES[task]
     runs = reported(records, task)
+    named = {f"`{OURS}`{more}": (OURS, settings) for more, settings in OURS_ROWS.items()}
+    named |= {f"`{method}`": (method, None) for method in RIVALS}
     rows = []
-    for method in (OURS, *RIVALS):
-        each = [by_seed(runs, method, amount).values() for amount in AMOUNTS]
-        rows.append([f"`{method}`", *(spread([*map(abs, v)], digits) for v in each)])
+    for name, (method, settings) in named.items():
+        each = [by_seed(runs, method, amount, settings).values() for amount in AMOUNTS]
+        rows.append([name, *(spread([*map(abs, v)], digits) for v in each)])
     free = [*map(abs, by_seed(runs, NONE, 0.0).values())]
     if free:
         rows.append([f"{NONE}, trained on", spread(free, digits), *[""] * (len(AMOUNTS) - 1)])
@@ -103,14 +112,14 @@ def differences_table(records: Sequence[Record], task: str) -> str:
     """By how much bip-plus is ahead, paired by seed: mean ± standard error [95 %] verdict."""
     runs, digits = reported(records, task), MEASURES[task][1]
     rows = []
-    for rival in RIVALS:
+    for (more, settings), rival in product(OURS_ROWS.items(), RIVALS):
         cells = []
         for amount in AMOUNTS:
-            ours, theirs = by_seed(runs, OURS, amount), by_seed(runs, rival, amount)
+            ours, theirs = by_seed(runs, OURS, amount, settings), by_seed(runs, rival, amount)
             seeds = sorted(ours.keys() & theirs.keys())
             cells.append(judged([ours[s] - theirs[s] for s in seeds], digits))
-        rows.append([f"`{rival}`", *cells])
-    return table([f"`{OURS}` ahead of", *map(amount_text, AMOUNTS)], rows)
+        rows.append([f"`{OURS}`{more}", f"`{rival}`", *cells])
+    return table(["", "ahead of", *map(amount_text, AMOUNTS)], rows)
 
 
 def judged(gaps: Sequence[float], digits: int) -> str:

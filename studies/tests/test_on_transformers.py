@@ -74,6 +74,7 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     runs = [of(OURS, 0.9, TUNING, 2.0), of(OURS, 0.9, TUNING, 1.5, lr=0.008)]
     runs += [of(OURS, 0.9, TUNING, 1.25, lr=0.008, settings={"kappa": 10.0})]
     runs += [of(OURS, 0.9, seed, 1.5 + seed / 10, lr=0.008) for seed in SEEDS]
+    runs += [of(OURS, 0.9, 0, 1.7, lr=0.008, settings={"kappa": 1.0})]
     runs += [of(OURS, 0.9, 0, 1.0)]  # not at the best rate
     runs += [of("gmp", 0.9, TUNING, 2.0), of("gmp", 0.9, TUNING, 2.5, settings={})]
     runs += [of("gmp", 0.8, TUNING, 3.0)]
@@ -82,9 +83,10 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     lines = found["text-results"].splitlines()
     assert lines[0] == "| test loss, nats a byte (seeds) | 50 % | 80 % | 90 % | 2:4 |"
     assert lines[2] == "| `bip-plus` | - | - | 1.600 ± 0.100 (3) | - |"
-    assert lines[3] == "| `gmp` | - | - | 1.950 ± 0.200 (3) | - |"
+    assert lines[3] == "| `bip-plus`, kappa 1 | - | - | 1.700 (1) | - |"
+    assert lines[4] == "| `gmp` | - | - | 1.950 ± 0.200 (3) | - |"
     # Differences of 0.25, 0.35, 0.45: 0.35 ± 0.1 / sqrt(3), and 4.303 times that.
-    gap = "| `gmp` | - | - | +0.350 ± 0.058 [+0.102, +0.598] ahead | - |"
+    gap = "| `bip-plus` | `gmp` | - | - | +0.350 ± 0.058 [+0.102, +0.598] ahead | - |"
     assert found["text-differences"].splitlines()[2] == gap
     rates = found["text-rates"].splitlines()
     assert rates[0] == "| validation loss, nats a byte, by rate | 0.004 | 0.008 |"
@@ -97,7 +99,7 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     ]
     assert "after 80 % of 1,500 steps 2.500 ± 0.000 (3), at the end 2.000" in found["text-dense"]
     assert (
-        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 13 runs, 1.3 hours of one core."
+        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 14 runs, 1.4 hours of one core."
     )
 
 
