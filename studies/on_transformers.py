@@ -15,7 +15,7 @@ import argparse
 import json
 import time
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from functools import cache
 from itertools import product
 from pathlib import Path
@@ -27,15 +27,14 @@ from torch import nn
 import biprune
 from biprune.experiments.environment import environment
 from studies.transformer_tables import (
+    COMPARED,
     NONE,
-    OURS,
-    OURS_ROWS,
-    RIVALS,
     SEEDS,
-    SETTINGS,
     TUNED_AT,
     TUNING,
+    VARIANTS,
     Record,
+    Row,
     Settings,
     best,
     filled,
@@ -46,18 +45,6 @@ from studies.transformer_tables import (
 from studies.transformer_tasks import Task, images_task, text_task
 
 FIRST_RATES = {"text": (4e-3, 8e-3), "images": (2e-3, 4e-3)}
-VARIANTS: Sequence[tuple[float, str, Settings]] = (
-    (0.9, OURS, {"kappa": 1.0}),
-    (0.9, OURS, {"kappa": 10.0}),
-    (0.9, "gmp", {}),
-    (0.9, OURS, {"ramp": 0.3}),
-    (0.9, OURS, {"kappa": 1.0, "ramp": 0.3}),
-    (0.9, "gmp", {"mask_every": 1, "ramp": 0.3}),
-    (0.8, "gmp", {"mask_every": 1}),
-    (0.8, "magnitude", {}),
-    (0.8, OURS, {}),
-    (0.8, OURS, {"kappa": 1.0}),
-)
 RECORDS = Path(__file__).parent / "records" / "on-transformers.jsonl"
 
 
@@ -69,7 +56,7 @@ class Run:
     amount: float | str
     lr: float
     seed: int
-    settings: Settings = field(default_factory=dict)
+    settings: Settings
 
 
 def main() -> None:
@@ -110,50 +97,37 @@ class Study:
     def carry_out(self, tasks: Sequence[Task]) -> None:
         """Tune and run everything."""
         for task in tasks:
-            for method in (OURS, *RIVALS):
-                self.tune(task, method)
-            for amount, method, settings in VARIANTS:
-                self.run(task, Run(method, amount, self.best_rate(task, method), TUNING, settings))
-        closest = [(m, SETTINGS.get(m, {})) for m in (OURS, "gmp", "magnitude")]
-        others = [*((OURS, settings) for settings in OURS_ROWS.values()), ("movement", {})]
-        for amounts, rows in (((0.9, 0.8), closest), ((0.9, 0.8), others)):
-            self.compare(tasks, amounts, rows)
-        self.compare(tasks, ("2:4", 0.5), [*closest, *others])
+            for row in COMPARED:
+                self.tune(task, row)
+        for amounts in ((0.9, 0.8), ("2:4",), (0.5,)):
+            for task, seed, amount, row in product(tasks, SEEDS, amounts, COMPARED):
+                self.run(task, row, amount, self.best_rate(task, row), seed)
         for task in tasks:
-            self.tune(task, NONE)
+            for row, amount in product(VARIANTS, (TUNED_AT, 0.8)):
+                compared = next(each for each in COMPARED if each[0] == row[0])
+                self.run(task, row, amount, self.best_rate(task, compared), TUNING)
+            self.tune(task, (NONE, {}))
             for seed in SEEDS:
-                self.run(task, Run(NONE, 0.0, self.best_rate(task, NONE), seed))
+                self.run(task, (NONE, {}), 0.0, self.best_rate(task, (NONE, {})), seed)
 
-    def compare(
-        self,
-        tasks: Sequence[Task],
-        amounts: Sequence[float | str],
-        rows: Sequence[tuple[str, Settings]],
-    ) -> None:
-        """The runs that are reported, each at the best rate of its method."""
-        for task, seed, amount, (method, settings) in product(tasks, SEEDS, amounts, rows):
-            self.run(task, Run(method, amount, self.best_rate(task, method), seed, settings))
-
-    def tune(self, task: Task, method: str) -> None:
+    def tune(self, task: Task, row: Row) -> None:
         """Walk the grid until the best rate has a worse one on either side."""
-        amount = 0.0 if method == NONE else TUNED_AT
-        while (lr := next_rate(self.tried(task, method), FIRST_RATES[task.name])) is not None:
-            self.run(task, Run(method, amount, lr, TUNING, SETTINGS.get(method, {})))
+        first = FIRST_RATES[task.name]
+        amount = 0.0 if row[0] == NONE else TUNED_AT
+        while (lr := next_rate(tuning(self.of(task), row), first)) is not None:
+            self.run(task, row, amount, lr, TUNING)
 
-    def tried(self, task: Task, method: str) -> dict[float, float]:
-        """What each rate was worth."""
-        return tuning(self.of(task), method)
-
-    def best_rate(self, task: Task, method: str) -> float:
-        """The best of them."""
-        return best(self.tried(task, method))
+    def best_rate(self, task: Task, row: Row) -> float:
+        """The rate that is best in tuning."""
+        return best(tuning(self.of(task), row))
 
     def of(self, task: Task) -> list[Record]:
         """The records of a task as it is now."""
         return [r for r in read(self._path) if task.key.items() <= r.items()]
 
-    def run(self, task: Task, run: Run) -> None:
+    def run(self, task: Task, row: Row, amount: float | str, lr: float, seed: int) -> None:
         """Carry out a run and add it to the records, unless they have it."""
+        run = Run(row[0], amount, lr, seed, row[1])
         if any(asdict(run).items() <= record.items() for record in self.of(task)):
             return
         began = time.process_time()

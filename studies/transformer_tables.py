@@ -9,25 +9,31 @@ from itertools import product
 from statistics import fmean, stdev
 from typing import Any
 
-import biprune
 from biprune.report.statistics import t_quantile
 
 Record = Mapping[str, Any]
 Settings = Mapping[str, float]
 
+Row = tuple[str, Settings]  # a method, with the settings that are not its defaults
+
 OURS = "bip-plus"
-RIVALS = ("gmp", "movement", "magnitude")
 NONE = "not pruned"  # trained on for as many steps
+SHORT: Settings = {"kappa": 1.0, "ramp": 0.3}  # what tuning on both tasks led to
+# GMP draws a mask every ten steps by default: too few of them in runs this short.
+RIVALS: Sequence[Row] = (("gmp", {"mask_every": 1}), ("movement", {}), ("magnitude", {}))
+COMPARED: Sequence[Row] = ((OURS, {}), (OURS, SHORT), *RIVALS)
 TUNING, SEEDS = 100, (0, 1, 2)
-# GMP draws a mask every ten steps by default: too few of them in a run this short.
-SETTINGS: Mapping[str, Settings] = {"gmp": {"mask_every": 1}}
-# The rows of a table: the names of their methods, and settings.
-OURS_ROWS: Mapping[str, Settings] = {"": {}, ", kappa 1": {"kappa": 1.0}}
-# What the settings that are tried are by default.
-DEFAULTS = {
-    OURS: {"kappa": biprune.BiPPlus().kappa, "ramp": biprune.BiPPlus().ramp},
-    "gmp": {"mask_every": biprune.GMP().mask_every, "ramp": biprune.GMP().ramp},
-}
+VARIANTS: Sequence[Row] = (
+    (OURS, {}),
+    (OURS, {"kappa": 1.0}),
+    (OURS, {"kappa": 10.0}),
+    (OURS, {"ramp": 0.3}),
+    (OURS, SHORT),
+    RIVALS[0],
+    ("gmp", {}),
+    ("gmp", {"mask_every": 1, "ramp": 0.3}),
+    RIVALS[2],
+)
 TUNED_AT = 0.9
 AMOUNTS = (0.5, 0.8, 0.9, "2:4")
 GRID = tuple(1e-3 * 2.0**power for power in range(-2, 6))  # of learning rates
@@ -42,16 +48,16 @@ def worth(record: Record, split: str = "validation") -> float:
     return value if record["task"] == "images" else -value
 
 
-def as_compared(record: Record) -> bool:
-    """Whether a run has the settings that its method is compared with."""
-    return record["settings"] == SETTINGS.get(record["method"], {})
-
-
-def tuning(records: Iterable[Record], method: str) -> dict[float, float]:
+def tuning(records: Iterable[Record], row: Row) -> dict[float, float]:
     """What each rate was worth in tuning."""
-    amount = 0.0 if method == NONE else TUNED_AT
-    own = [r for r in records if (r["method"], r["amount"], r["seed"]) == (method, amount, TUNING)]
-    return {r["lr"]: worth(r) for r in own if as_compared(r)}
+    amount = 0.0 if row[0] == NONE else TUNED_AT
+    return {r["lr"]: worth(r) for r in of_row(records, row, amount) if r["seed"] == TUNING}
+
+
+def of_row(records: Iterable[Record], row: Row, amount: float | str) -> list[Record]:
+    """The runs of a row at an amount."""
+    found = (*row, amount)
+    return [r for r in records if (r["method"], r["settings"], r["amount"]) == found]
 
 
 def best(tried: Mapping[float, float]) -> float:
@@ -65,20 +71,17 @@ def next_rate(tried: Mapping[float, float], first: Sequence[float]) -> float | N
     return next((lr for lr in wanted if lr not in tried), None)
 
 
-def reported(records: Iterable[Record], task: str) -> list[Record]:
-    """The runs of a task that are no tuning, each at the best rate of its method."""
-    own = [record for record in records if record["task"] == task]
-    rates = {m: best(tuning(own, m)) for m in {r["method"] for r in own} if tuning(own, m)}
-    return [r for r in own if r["seed"] in SEEDS and r["lr"] == rates.get(r["method"])]
+def of_task(records: Iterable[Record], task: str) -> list[Record]:
+    """The runs on a task."""
+    return [record for record in records if record["task"] == task]
 
 
-def by_seed(
-    records: Iterable[Record], method: str, amount: float | str, settings: Settings | None = None
-) -> dict[int, float]:
-    """The worth in test of a method's runs, by default with the settings it is compared with."""
-    settings = SETTINGS.get(method, {}) if settings is None else settings
-    chosen = [r for r in records if (r["method"], r["amount"]) == (method, amount)]
-    return {r["seed"]: worth(r, "test") for r in chosen if r["settings"] == settings}
+def by_seed(records: Sequence[Record], row: Row, amount: float | str) -> dict[int, float]:
+    """The worth in test of a row's runs at its best rate."""
+    if not (tried := tuning(records, row)):
+        return {}
+    own = [r for r in of_row(records, row, amount) if r["lr"] == best(tried)]
+    return {r["seed"]: worth(r, "test") for r in own if r["seed"] in SEEDS}
 
 
 def tables(records: Sequence[Record]) -> dict[str, str]:
@@ -93,33 +96,30 @@ def tables(records: Sequence[Record]) -> dict[str, str]:
 
 
 def results_table(records: Sequence[Record], task: str) -> str:
-    """Mean ± standard deviation (seeds) of each method at each amount."""
+    """Mean ± standard deviation (seeds) of each row at each amount."""
     measure, digits = MEASURES[task]
-    runs = reported(records, task)
-    named = {f"`{OURS}`{more}": (OURS, settings) for more, settings in OURS_ROWS.items()}
-    named |= {f"`{method}`": (method, None) for method in RIVALS}
+    own = of_task(records, task)
     rows = []
-    for name, (method, settings) in named.items():
-        each = [by_seed(runs, method, amount, settings).values() for amount in AMOUNTS]
-        rows.append([name, *(spread([*map(abs, v)], digits) for v in each)])
-    free = [*map(abs, by_seed(runs, NONE, 0.0).values())]
-    if free:
+    for row in COMPARED:
+        each = [by_seed(own, row, amount).values() for amount in AMOUNTS]
+        rows.append([name_of(row), *(spread([*map(abs, v)], digits) for v in each)])
+    if free := [*map(abs, by_seed(own, (NONE, {}), 0.0).values())]:
         rows.append([f"{NONE}, trained on", spread(free, digits), *[""] * (len(AMOUNTS) - 1)])
     return table([f"{measure} (seeds)", *map(amount_text, AMOUNTS)], rows)
 
 
 def differences_table(records: Sequence[Record], task: str) -> str:
-    """By how much bip-plus is ahead, paired by seed: mean ± standard error [95 %] verdict."""
-    runs, digits = reported(records, task), MEASURES[task][1]
+    """By how much bip-plus is ahead, paired by seed."""
+    own, digits = of_task(records, task), MEASURES[task][1]
     rows = []
-    for (more, settings), rival in product(OURS_ROWS.items(), RIVALS):
+    for ours, rival in product([row for row in COMPARED if row[0] == OURS], RIVALS):
         cells = []
         for amount in AMOUNTS:
-            ours, theirs = by_seed(runs, OURS, amount, settings), by_seed(runs, rival, amount)
-            seeds = sorted(ours.keys() & theirs.keys())
-            cells.append(judged([ours[s] - theirs[s] for s in seeds], digits))
-        rows.append([f"`{OURS}`{more}", f"`{rival}`", *cells])
-    return table(["", "ahead of", *map(amount_text, AMOUNTS)], rows)
+            mine, theirs = by_seed(own, ours, amount), by_seed(own, rival, amount)
+            seeds = sorted(mine.keys() & theirs.keys())
+            cells.append(judged([mine[s] - theirs[s] for s in seeds], digits))
+        rows.append([f"{name_of(ours)} ahead of {name_of(rival)}", *cells])
+    return table(["", *map(amount_text, AMOUNTS)], rows)
 
 
 def judged(gaps: Sequence[float], digits: int) -> str:
@@ -135,43 +135,41 @@ def judged(gaps: Sequence[float], digits: int) -> str:
 
 def rates_table(records: Sequence[Record], task: str) -> str:
     """What every rate was worth in validation; the best is bold."""
-    own, digits = [r for r in records if r["task"] == task], MEASURES[task][1]
-    methods = {m: found for m in (OURS, *RIVALS, NONE) if (found := tuning(own, m))}
-    rates = sorted({lr for found in methods.values() for lr in found})
+    own, digits = of_task(records, task), MEASURES[task][1]
+    found = {row: tuning(own, COMPARED[row]) for row in range(len(COMPARED))}
+    rates = sorted({lr for tried in found.values() for lr in tried})
     rows = []
-    for method, found in methods.items():
-        cells = {lr: f"{abs(value):.{digits}f}" for lr, value in found.items()}
-        cells[best(found)] = f"**{cells[best(found)]}**"
-        rows.append([f"`{method}`", *(cells.get(lr, "") for lr in rates)])
+    for row, tried in found.items():
+        cells = {lr: f"{abs(value):.{digits}f}" for lr, value in tried.items()}
+        if tried:
+            cells[best(tried)] = f"**{cells[best(tried)]}**"
+        rows.append([name_of(COMPARED[row]), *(cells.get(lr, "") for lr in rates)])
     measure = MEASURES[task][0].replace("test", "validation")
     return table([f"{measure}, by rate", *(f"{lr:g}" for lr in rates)], rows)
 
 
 def variants_table(records: Sequence[Record]) -> str:
-    """What other settings are worth in validation, at the best rate of a method's own."""
+    """What other settings are worth in validation, at the best rate of those compared."""
     columns = [(task, amount) for task in MEASURES for amount in (TUNED_AT, 0.8)]
-    cells: dict[tuple[str, str], dict[tuple[str, float], str]] = {}
-    for task, (_, digits) in MEASURES.items():
-        own = [r for r in records if r["task"] == task and r["seed"] == TUNING]
-        rates = {method: best(tuning(own, method)) for method in {r["method"] for r in own}}
-        for r in own:
-            if r["lr"] == rates[r["method"]] and r["method"] != NONE:
-                settings = {**DEFAULTS.get(r["method"], {}), **r["settings"]}
-                said = ", ".join(f"{name} {value:g}" for name, value in sorted(settings.items()))
-                row = cells.setdefault((r["method"], said), {})
-                row[task, r["amount"]] = f"{abs(worth(r)):.{digits}f}"
-    rows = [
-        [f"`{method}`", said, *(cells[method, said].get(column, "") for column in columns)]
-        for method, said in sorted(cells, key=lambda row: ((OURS, *RIVALS).index(row[0]), row[1]))
-    ]
+    rows = []
+    for row in VARIANTS:
+        compared = next(each for each in COMPARED if each[0] == row[0])
+        cells = []
+        for task, amount in columns:
+            own = of_task(records, task)
+            tried = tuning(own, compared)
+            runs = [r for r in of_row(own, row, amount) if r["seed"] == TUNING]
+            values = [abs(worth(r)) for r in runs if tried and r["lr"] == best(tried)]
+            cells.append(f"{values[0]:.{MEASURES[task][1]}f}" if values else "")
+        rows.append([name_of(row), *cells])
     heads = [f"{task}, {amount_text(amount)}" for task, amount in columns]
-    return table(["validation", "settings", *heads], rows)
+    return table(["in validation", *heads], rows)
 
 
 def dense_line(records: Sequence[Record], task: str) -> str:
     """What the dense nets are worth, and what their training still gained at its end."""
     measure, digits = MEASURES[task]
-    own = {r["seed"]: r for r in reported(records, task)}
+    own = {r["seed"]: r for r in of_task(records, task) if r["seed"] in SEEDS}
     if not own:
         return "-"
     tests = spread([r["dense_test"] for r in own.values()], digits)
@@ -199,6 +197,12 @@ def spread(values: Sequence[float], digits: int) -> str:
         return "-"
     error = f" ± {stdev(values):.{digits}f}" if len(values) > 1 else ""
     return f"{fmean(values):.{digits}f}{error} ({len(values)})"
+
+
+def name_of(row: Row) -> str:
+    """A method with its settings, in words."""
+    words = [f"{name.replace('_', ' ')} {value:g}" for name, value in row[1].items()]
+    return ", ".join([f"`{row[0]}`", *words])
 
 
 def amount_text(amount: float | str) -> str:

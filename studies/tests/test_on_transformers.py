@@ -9,14 +9,14 @@ from typing import Any
 import pytest
 import torch
 
-from studies.on_transformers import RECORDS, Run, Study, read
+from studies.on_transformers import RECORDS, Study, read
 from studies.transformer_tables import (
     AMOUNTS,
+    COMPARED,
     GRID,
     OURS,
-    RIVALS,
     SEEDS,
-    SETTINGS,
+    SHORT,
     TUNING,
     filled,
     judged,
@@ -35,7 +35,7 @@ def of(method: str, amount: float | str, seed: int, value: float, **changes: Any
         "amount": amount,
         "lr": 0.004,
         "seed": seed,
-        "settings": SETTINGS.get(method, {}),
+        "settings": {"mask_every": 1} if method == "gmp" else {},
         "validation": value,
         "test": None if seed == TUNING else value,
         "dense_steps": 1500,
@@ -74,7 +74,8 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     runs = [of(OURS, 0.9, TUNING, 2.0), of(OURS, 0.9, TUNING, 1.5, lr=0.008)]
     runs += [of(OURS, 0.9, TUNING, 1.25, lr=0.008, settings={"kappa": 10.0})]
     runs += [of(OURS, 0.9, seed, 1.5 + seed / 10, lr=0.008) for seed in SEEDS]
-    runs += [of(OURS, 0.9, 0, 1.7, lr=0.008, settings={"kappa": 1.0})]
+    runs += [of(OURS, 0.9, 0, 1.7, lr=0.008, settings=dict(SHORT))]
+    runs += [of(OURS, 0.9, TUNING, 1.9, lr=0.008, settings=dict(SHORT))]
     runs += [of(OURS, 0.9, 0, 1.0)]  # not at the best rate
     runs += [of("gmp", 0.9, TUNING, 2.0), of("gmp", 0.9, TUNING, 2.5, settings={})]
     runs += [of("gmp", 0.8, TUNING, 3.0)]
@@ -83,29 +84,35 @@ def test_tables_from_runs_whose_numbers_are_known() -> None:
     lines = found["text-results"].splitlines()
     assert lines[0] == "| test loss, nats a byte (seeds) | 50 % | 80 % | 90 % | 2:4 |"
     assert lines[2] == "| `bip-plus` | - | - | 1.600 ± 0.100 (3) | - |"
-    assert lines[3] == "| `bip-plus`, kappa 1 | - | - | 1.700 (1) | - |"
-    assert lines[4] == "| `gmp` | - | - | 1.950 ± 0.200 (3) | - |"
+    assert lines[3] == "| `bip-plus`, kappa 1, ramp 0.3 | - | - | 1.700 (1) | - |"
+    assert lines[4] == "| `gmp`, mask every 1 | - | - | 1.950 ± 0.200 (3) | - |"
     # Differences of 0.25, 0.35, 0.45: 0.35 ± 0.1 / sqrt(3), and 4.303 times that.
-    gap = "| `bip-plus` | `gmp` | - | - | +0.350 ± 0.058 [+0.102, +0.598] ahead | - |"
-    assert found["text-differences"].splitlines()[2] == gap
+    gap = "| - | - | +0.350 ± 0.058 [+0.102, +0.598] ahead | - |"
+    between = "| `bip-plus` ahead of `gmp`, mask every 1 "
+    assert found["text-differences"].splitlines()[2] == between + gap
     rates = found["text-rates"].splitlines()
     assert rates[0] == "| validation loss, nats a byte, by rate | 0.004 | 0.008 |"
-    assert rates[2:] == ["| `bip-plus` | 2.000 | **1.500** |", "| `gmp` | **2.000** |  |"]
-    assert found["settings"].splitlines()[2:] == [
-        "| `bip-plus` | kappa 10, ramp 0.6 | 1.250 |  |  |  |",
-        "| `bip-plus` | kappa 3, ramp 0.6 | 1.500 |  |  |  |",
-        "| `gmp` | mask_every 1, ramp 0.6 | 2.000 | 3.000 |  |  |",
-        "| `gmp` | mask_every 10, ramp 0.6 | 2.500 |  |  |  |",
+    assert rates[2:4] == [
+        "| `bip-plus` | 2.000 | **1.500** |",
+        "| `bip-plus`, kappa 1, ramp 0.3 |  | **1.900** |",
+    ]
+    assert rates[4] == "| `gmp`, mask every 1 | **2.000** |  |"
+    settings = found["settings"].splitlines()
+    assert settings[2] == "| `bip-plus` | 1.500 |  |  |  |"
+    assert settings[4] == "| `bip-plus`, kappa 10 | 1.250 |  |  |  |"
+    assert settings[7:9] == [
+        "| `gmp`, mask every 1 | 2.000 | 3.000 |  |  |",
+        "| `gmp` | 2.500 |  |  |  |",
     ]
     assert "after 80 % of 1,500 steps 2.500 ± 0.000 (3), at the end 2.000" in found["text-dense"]
     assert (
-        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 14 runs, 1.4 hours of one core."
+        found["made"] == "A, one thread; torch 2.13.0; 2026-01-02; 15 runs, 1.5 hours of one core."
     )
 
 
 def test_of_accuracies_more_is_better() -> None:
     runs = []
-    for method, value in ((OURS, 50.0), (RIVALS[0], 40.0)):
+    for method, value in ((OURS, 50.0), ("gmp", 40.0)):
         runs += [of(method, 0.8, seed, value + seed, task="images") for seed in SEEDS]
         runs += [of(method, 0.9, TUNING, value, task="images")]
         runs += [of(method, 0.9, TUNING, value + 1, task="images", lr=0.002)]
@@ -173,13 +180,12 @@ def test_no_run_is_made_twice(tmp_path: Path, capsys: pytest.CaptureFixture[str]
     path = tmp_path / "records.jsonl"
     for _ in range(2):
         study = Study(path, tmp_path / "store")
-        for method in (OURS, *RIVALS):
-            study.run(task, Run(method, 0.5, 1e-3, TUNING))
-        study.run(task, Run(OURS, "2:4", 1e-3, 0))
-        study.run(task, Run(OURS, 0.5, 1e-3, TUNING, {"kappa": 1.0}))
+        for row in COMPARED:
+            study.run(task, row, 0.5, 1e-3, TUNING)
+        study.run(task, (OURS, {}), "2:4", 1e-3, 0)
     records = read(path)
     assert len(records) == 6
     assert {record["kept"] / record["of"] for record in records} == {0.5}
     assert all(0 < record["validation"] < 10 for record in records)
-    assert [record["test"] is None for record in records] == [True] * 4 + [False, True]
+    assert [record["test"] is None for record in records] == [True] * 5 + [False]
     assert "bip-plus 2:4" in capsys.readouterr().out
