@@ -2,13 +2,19 @@
 PYTHON ?= python3
 BIN := .venv/bin
 
-.PHONY: demo test campaign lint lowest clean
+.PHONY: demo test quick campaign lint lowest clean
 
 demo: .venv/ready
 	$(BIN)/biprune demo --force
 
 test: .venv/ready
 	$(BIN)/pytest -n auto --dist worksteal
+
+# What tells most within a minute, without commands, browsers and killed processes.
+QUICK := core models files methods/test_bip.py methods/test_bip_plus.py methods/test_gradual.py \
+	methods/test_magnitude.py pruning/test_attach.py training/test_training.py test_layering.py
+quick: .venv/ready
+	$(BIN)/pytest -n auto --dist worksteal $(addprefix tests/,$(QUICK))
 
 # Damaged files, kills, full disks and the like, for so long: the figures of docs/reliability.md.
 MINUTES ?= 60

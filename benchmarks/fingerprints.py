@@ -14,6 +14,7 @@ import argparse
 import json
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -62,7 +63,7 @@ def fingerprints() -> Iterator[tuple[str, str]]:
         dense = biprune.train(make(), batches, epochs=2, optimizer="sgd", lr=0.05)
         for method in biprune.METHODS:
             for structure in STRUCTURES:
-                amount = {} if structure == "2:4" else {"sparsity": 0.5}
+                amount: dict[str, Any] = {} if structure == "2:4" else {"sparsity": 0.5}
                 try:
                     ticket = biprune.prune(
                         dense,

@@ -16,7 +16,6 @@ from tempfile import TemporaryDirectory
 import torch
 
 import biprune
-from biprune.core.masked import apply_masks_
 from biprune.methods.base import magnitudes
 from biprune.pruning.request import Request
 from biprune.runtime.profile import profile, ticket_variants
@@ -51,7 +50,7 @@ def measure(
     groups = target.structure.coupled
     assert groups is not None
     masks = target.select(magnitudes(target.weights(model)))
-    apply_masks_(model, masks)
+    masks.apply_(model)
     small = shrink(model, Coupling(groups.groups, {}), inputs)
     with TemporaryDirectory() as folder:
         variants, _ = ticket_variants(model, masks, small, inputs, Path(folder))

@@ -9,9 +9,8 @@ import json
 from dataclasses import asdict
 
 from biprune.core.files import write_text
-from biprune.experiments.costs import FILE, SPEEDS, Listed
+from biprune.experiments.costs import FILE, SPEEDS, Listed, estimate
 from biprune.experiments.presets import PRESETS
-from biprune.experiments.presets.estimate import estimate
 
 
 def counted() -> dict[str, Listed]:
@@ -27,8 +26,8 @@ def counted() -> dict[str, Listed]:
 
 
 def main() -> None:
-    documents = {name: asdict(entry) for name, entry in counted().items()}
-    write_text(FILE, json.dumps(documents, indent=1, ensure_ascii=False) + "\n")
+    lines = [f"{json.dumps(name)}: {json.dumps(asdict(cost))}" for name, cost in counted().items()]
+    write_text(FILE, "{\n" + ",\n".join(lines) + "\n}\n")
 
 
 if __name__ == "__main__":

@@ -3,8 +3,7 @@
 python benchmarks/selection.py --sizes "11 M"
 
 Every result is compared with a stable sort first, on continuous scores and on scores full of ties.
-"next step" is the selection of a run's next step, on scores that have moved by a hundredth, guessed
-from the last. The memory is that of the most live bytes during the selection, in copies of the
+The memory is that of the most live bytes during the selection, in copies of the
 scores, the mask it returns included.
 """
 
@@ -16,7 +15,7 @@ import torch
 from torch import Tensor
 
 from allocations import peak_bytes
-from biprune.core.ranking import cut, top_k_mask
+from biprune.core.ranking import top_k_mask
 from biprune.core.structure import num_kept
 from timing import interleaved, medians, parser, ratio, report
 
@@ -42,10 +41,8 @@ def measure(name: str, sparsity: float, rounds: int) -> dict[str, object]:
         if not torch.equal(top_k_mask(candidate, k), by_sort(candidate, k)):
             raise SystemExit(f"The selection of {name} differs from a stable sort.")
     copies = max(peak_bytes(lambda s=s: top_k_mask(s, k)) / s.nbytes for s in (scores, tied))
-    band = cut(scores * 1.01, k).band
     candidates: dict[str, Callable[[], object]] = {
         "biprune": lambda: top_k_mask(scores, k),
-        "next step": lambda: cut(scores, k, band),
         "sort": lambda: scores.sort(descending=True, stable=True),
         "topk": lambda: scores.topk(k, sorted=False),
         "kthvalue": lambda: scores.kthvalue(len(scores) - k + 1),

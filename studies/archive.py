@@ -11,14 +11,13 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from biprune.core.files import write_bytes
 from biprune.experiments.record import RunRecord, covered_by
 from biprune.experiments.store import Store
-from studies.past_runs import past
 from studies.presets import STUDIES
 
 FOLDER = Path(__file__).with_name("records")
@@ -72,19 +71,12 @@ def pack(store: Store, folder: Path = FOLDER) -> int:
     return sum(map(len, changed.values()))
 
 
-def migrate(change: Callable[[Document], Document], folder: Path = FOLDER) -> None:
-    """Replace each record by what `change` makes of it, under the key that it then has."""
-    for file in _files(folder):
-        records = [RunRecord.model_validate(change(found)) for found in read(file).values()]
-        write(file, {record.key: record.model_dump(mode="json") for record in records})
-
-
 def studies_of_keys() -> dict[str, str]:
-    """The first study of each run, of those it starts from or passes, and of past ones alike."""
+    """The first study of each run, and of those it starts from or passes."""
     homes: dict[str, str] = {}
     for name, study in STUDIES.items():
         for spec in study.specs("laptop"):
-            for own in (spec, past(spec), spec.dense_spec, *covered_by(spec)):
+            for own in (spec, spec.dense_spec, *covered_by(spec)):
                 homes.setdefault(own.key, name)
     return homes
 

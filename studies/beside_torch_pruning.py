@@ -1,23 +1,26 @@
 """Filters removed by biprune and by Torch-Pruning, at the same MACs and the same passes.
 
-python -m studies.beside_torch_pruning --root DATA --seeds 0 1 2 --jsonl FILE
+python -m studies.beside_torch_pruning --root DATA
 
 For each seed a dense ResNet-8 with projection shortcuts (on padded ones Torch-Pruning is wrong in
 silence) is trained on a part of CIFAR-10. Torch-Pruning removes filters at once, by group norm or
 by Taylor importance, and the rest is fine-tuned; biprune prunes to the same budget of MACs in as
-many passes over the data. All train by SGD at `--lr`, cosine to zero. What is tested is the small
-model in every row. Finished runs are in the file already and are not run again.
+many passes over the data. All train by SGD on one thread, cosine to zero. What is tested is the
+small model in every row. Runs that have a record are not run again; rows named BiP are of version
+0.1 and cannot be.
 """
 
 from __future__ import annotations
 
 import argparse
 import copy
-import statistics
+import json
 import warnings
 from collections.abc import Callable
 from itertools import product
-from typing import Any
+from pathlib import Path
+from statistics import mean
+from typing import Any, NamedTuple
 
 import torch
 from torch import nn
@@ -25,85 +28,91 @@ from torch.nn.functional import cross_entropy
 
 import biprune
 from biprune.data import Dataset
-from biprune.methods.bip_plus import AS_PUBLISHED
+from biprune.experiments.environment import environment
 from biprune.structured.macs import total_macs
 from biprune.training.batches import accuracy
-from studies.trials import add, cell, parser, records
+from studies.archive import FOLDER
+from studies.laptop_runs import cell
 
+FILE = FOLDER / "beside-torch-pruning.jsonl"
+IMAGES, PASSES, LR = 5_000, 12, 0.1  # to train on; over them, dense and again pruned
+KEPT = (0.5, 0.25)  # of the MACs
 TRIES = 12  # of the ratio at which Torch-Pruning is closest below the MACs
+EXAMPLE = torch.zeros(2, 3, 32, 32)
+
+
+class Given(NamedTuple):
+    """What a row starts from; `kept` is of the MACs."""
+
+    dense: biprune.TrainResult
+    data: Dataset
+    kept: float
+    seed: int
+
+
+Row = Callable[[Given], nn.Module]
 
 
 def main() -> None:
-    options = parser(__doc__, subset=5_000)
-    options.add_argument("--macs", type=float, nargs="+", default=[0.5, 0.25], help="kept")
-    options = options.parse_args()
-    torch.set_num_threads(options.threads)
-    for seed in options.seeds:
-        run_seed(options, seed)
-    print(markdown(records(options)))
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--root", type=Path, required=True, help="folder of cifar-10-batches-bin")
+    options = parser.parse_args()
+    torch.set_num_threads(1)
+    for seed in range(3):
+        run_seed(options.root, seed)
+    print(markdown(records()))
 
 
-Row = Callable[[biprune.TrainResult, Dataset, float, argparse.Namespace, int], nn.Module]
+def records() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in FILE.read_text(encoding="utf-8").splitlines()]
 
 
-def run_seed(options: argparse.Namespace, seed: int) -> None:
-    done = {(run["row"], run["kept"], run["seed"]) for run in records(options)}
-    fractions: list[float] = options.macs
-    cells = product(ROWS, fractions)
-    left = [(name, kept) for name, kept in cells if (name, kept, seed) not in done]
+def run_seed(root: Path, seed: int) -> None:
+    done = {(run["row"], run["kept"], run["seed"]) for run in records()}
+    left = [(name, kept) for name, kept in product(ROWS, KEPT) if (name, kept, seed) not in done]
     if not left:
         return
-    data = biprune.load_data("cifar10", root=options.root, subset=options.subset, seed=seed)
+    data = biprune.load_data("cifar10", root=root, subset=IMAGES, seed=seed)
     model = biprune.create_model("resnet8", shortcut="B", seed=seed)
-    dense = biprune.train(model, data, epochs=options.passes, seed=seed)
-    before = total_macs(dense.model, example())
+    dense = biprune.train(model, data, epochs=PASSES, seed=seed)
+    before = total_macs(dense.model, EXAMPLE)
     for name, kept in left:
-        small = ROWS[name](dense, data, kept, options, seed)
+        small = ROWS[name](Given(dense, data, kept, seed))
         record = {
             "row": name,
             "kept": kept,
             "seed": seed,
             "accuracy": accuracy(small, data.test),
             "dense": dense.accuracy,
-            "macs": total_macs(small, example()) / before,
+            "macs": total_macs(small, EXAMPLE) / before,
             "parameters": sum(p.numel() for p in small.parameters()),
+            "passes": PASSES,
+            "subset": IMAGES,
+            "lr": LR,
+            **environment(),
         }
-        add(options, record)
+        with FILE.open("a", encoding="utf-8") as lines:
+            lines.write(json.dumps(record) + "\n")
         print(f"seed {seed}  {kept:g}  {name}: {record['accuracy']:.2f}", flush=True)
 
 
-def by_biprune(method: Callable[[int, float], biprune.Method]) -> Row:
-    def run(
-        dense: biprune.TrainResult,
-        data: Dataset,
-        kept: float,
-        options: argparse.Namespace,
-        seed: int,
-    ) -> nn.Module:
-        chosen = method(options.passes, options.lr)
-        budget = {"macs": kept}
-        ticket = biprune.prune(dense, data, chosen, structure="group", budget=budget, seed=seed)
+def by_biprune(method: Callable[..., biprune.Method], **settings: Any) -> Row:
+    def run(given: Given) -> nn.Module:
+        chosen = method(epochs=PASSES, lr=LR, **settings)
+        budget = {"macs": given.kept}
+        ticket = biprune.prune(
+            given.dense, given.data, chosen, structure="group", budget=budget, seed=given.seed
+        )
         return ticket.shrink()
 
     return run
 
 
-def one_pass(passes: int, lr: float, **changes: Any) -> biprune.BiPPlus:
-    """As published, but for these."""
-    return biprune.BiPPlus(**{**AS_PUBLISHED, "epochs": passes, "lr": lr, "passes": 1, **changes})
-
-
 def by_torch_pruning(importance: str, *, together: bool) -> Row:
-    def run(
-        dense: biprune.TrainResult,
-        data: Dataset,
-        kept: float,
-        options: argparse.Namespace,
-        seed: int,
-    ) -> nn.Module:
-        small = closest_below(dense.model, data, kept, importance, together)
-        recipe = {"epochs": options.passes, "lr": options.lr, "schedule": "cosine"}
-        return biprune.train(small, data, seed=seed, **recipe).model
+    def run(given: Given) -> nn.Module:
+        small = closest_below(given.dense.model, given.data, given.kept, importance, together)
+        recipe = {"epochs": PASSES, "lr": LR, "schedule": "cosine"}
+        return biprune.train(small, given.data, optimizer="sgd", seed=given.seed, **recipe).model
 
     return run
 
@@ -113,11 +122,11 @@ def closest_below(
 ) -> nn.Module:
     """Torch-Pruning's model at the smallest ratio that meets the MACs, found by halving."""
     low, high = 0.0, 1.0
-    limit, best = kept * total_macs(model, example()), None
+    limit, best = kept * total_macs(model, EXAMPLE), None
     for _ in range(TRIES):
         ratio = (low + high) / 2
         small = torch_pruned(model, data, ratio, importance, together)
-        if total_macs(small, example()) <= limit:
+        if total_macs(small, EXAMPLE) <= limit:
             best, high = small, ratio
         else:
             low = ratio
@@ -137,7 +146,7 @@ def torch_pruned(
         warnings.simplefilter("ignore")
         pruner = tp.pruner.BasePruner(
             model,
-            example(),
+            EXAMPLE,
             importance=by[importance](),
             global_pruning=together,
             pruning_ratio=ratio,
@@ -154,22 +163,12 @@ def torch_pruned(
     return model
 
 
-def example() -> torch.Tensor:
-    return torch.zeros(2, 3, 32, 32)
-
-
 ROWS: dict[str, Row] = {
     "Torch-Pruning, group norm": by_torch_pruning("norm", together=False),
     "Torch-Pruning, Taylor, global": by_torch_pruning("taylor", together=True),
-    "biprune, magnitude": by_biprune(
-        lambda passes, lr: biprune.Magnitude(epochs=passes, lr=lr, schedule="cosine")
-    ),
-    "biprune, BiP": by_biprune(lambda passes, lr: biprune.BiPPlus(epochs=passes, lr=lr)),
-    "biprune, BiP in one pass": by_biprune(lambda passes, lr: one_pass(passes, lr)),
-    "biprune, BiP in one pass, gradually": by_biprune(
-        lambda passes, lr: one_pass(passes, lr, sparsity_schedule="cubic", ramp=0.5)
-    ),
-    "biprune, GMP": by_biprune(lambda passes, lr: biprune.GMP(epochs=passes, lr=lr)),
+    "biprune, magnitude": by_biprune(biprune.Magnitude, schedule="cosine"),
+    "biprune, bip-plus": by_biprune(biprune.BiPPlus),
+    "biprune, GMP": by_biprune(biprune.GMP),
 }
 
 
@@ -184,7 +183,7 @@ def markdown(runs: list[dict[str, Any]]) -> str:
             own = [run for run in runs if run["row"] == name and run["kept"] == kept]
             cells.append(cell([run["accuracy"] for run in own]))
             reached = [100 * run["macs"] for run in own]
-            cells.append(f"{statistics.mean(reached):.1f} %" if reached else "")
+            cells.append(f"{mean(reached):.1f} %" if reached else "")
         lines.append(f"| {name} | " + " | ".join(cells) + " |")
     return "\n".join(lines)
 

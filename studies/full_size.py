@@ -2,26 +2,30 @@
 
 from __future__ import annotations
 
+from biprune.experiments.presets.base import RESNET20
 from biprune.experiments.record import RunRecord
 from biprune.report.wording import percent_of
 from studies.archive import Records
-from studies.laptop_runs import noted
-from studies.past_runs import mark, recorded
-from studies.presets import STUDIES
+from studies.laptop_runs import mark, noted
 
 HEAD = "| run | test accuracy, % | data passes | minutes | IoU at epochs 1, 5 ... and the last |"
+FULL = (RESNET20.model, RESNET20.data)
+
+
+def full_size(records: Records) -> list[RunRecord]:
+    """The runs by method and sparsity, the dense one first."""
+    found = [r for r in records.values() if (r.spec.model, r.spec.data) == FULL]
+    done = [r for r in found if r.status == "done"]
+    return sorted(done, key=lambda r: (r.spec.sparsity > 0, r.spec.method, r.spec.sparsity))
 
 
 def full_size_table(records: Records) -> str:
     """Accuracy, cost, and how the mask settles, as Markdown; only of what has been run."""
     lines = [HEAD, "|---|---:|---:|---:|---|"]
-    specs = STUDIES["full-size"].specs("laptop")
-    dense = records.get(specs[0].dense_spec.key)
-    for spec in (specs[0].dense_spec, *specs):
-        record = recorded(records, spec)
-        if record is not None and record.status == "done" and dense is not None:
-            epoch = dense.backward_passes / spec.dense["epochs"]
-            lines.append(_row(record, record.backward_passes / epoch))
+    runs = full_size(records)
+    if runs and not runs[0].spec.sparsity:
+        epoch = runs[0].backward_passes / runs[0].spec.dense["epochs"]
+        lines += [_row(record, record.backward_passes / epoch) for record in runs]
     return "\n".join(noted(lines))
 
 

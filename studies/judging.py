@@ -18,8 +18,7 @@ from biprune.experiments.record import RunRecord
 from biprune.report.results import sample_of
 from biprune.report.statistics import Difference, difference, lower_bound
 from biprune.report.wording import listed, percent_of, points
-from studies.laptop_runs import IMP_RUNS, PAPER, Pick, Runs, noted
-from studies.past_runs import mark
+from studies.laptop_runs import IMP_RUNS, PAPER, Pick, Runs, mark, noted
 from studies.presets import HIGH
 
 FEWEST_SEEDS = 3
@@ -118,4 +117,4 @@ def claims_table(head: str, claims: Sequence[Claim], runs: Runs) -> str:
         numbers, verdict = check(runs)
         if numbers:
             lines.append(f"| {text} | `{preset}` | {numbers} | {verdict} |")
-    return "\n".join(noted(lines))
+    return "\n".join(noted(lines)) if len(lines) > 2 else "Not run yet."

@@ -16,13 +16,13 @@ from biprune.report.figures import write_figures
 from biprune.report.results import Comparison, sample_of
 from biprune.report.summary import summarise
 from studies.archive import Records, load
-from studies.laptop_runs import BIP, GMP_NESTEROV, LONG_BIP, PAPER, Pick, Runs, picking
-from studies.past_runs import recorded
-from studies.presets import HIGH, STUDIES
+from studies.full_size import full_size
+from studies.laptop_runs import BEFORE, GMP_NESTEROV, NOW, PAPER, Pick, Runs, picking
+from studies.presets import HIGH
 
 LINES: dict[str, Pick] = {
-    "bip-plus": BIP,
-    "bip-plus, a fifth of IMP's passes": LONG_BIP,
+    **{version.name: version.usual for version in (NOW, BEFORE)},
+    **{f"{version.name}, a fifth of IMP's passes": version.long for version in (NOW, BEFORE)},
     "bip": PAPER,
     **{name: picking(name) for name in ("imp", "omp", "gmp", "hydra", "magnitude")},
 }
@@ -47,7 +47,9 @@ def drawn(records: Records) -> dict[str, Comparison]:
         cells = tuple(cell for cell in compared.cells if cell.sparsity == SPARSITY)
         found["resnet-8-on-cifar-10-accuracy.svg"] = compared
         found["resnet-8-on-cifar-10-passes.svg"] = replace(compared, cells=cells)
-    if compared := full_size(records):
+    whole = [record for record in full_size(records) if record.spec.sparsity]
+    if compared := _compared(records, whole):
+        compared = replace(compared, title="ResNet-20 on CIFAR-10")
         found["resnet-20-on-cifar-10-iou.svg"] = compared
     return found
 
@@ -70,12 +72,6 @@ def laptop(records: Records) -> Comparison | None:
         methods={name: next(iter(part.methods.values())) for name, part in parts.items()},
         cells=tuple(replace(c, label=name) for name, part in parts.items() for c in part.cells),
     )
-
-
-def full_size(records: Records) -> Comparison | None:
-    found = [recorded(records, spec) for spec in STUDIES["full-size"].specs("laptop")]
-    compared = _compared(records, [r for r in found if r is not None and r.status == "done"])
-    return compared and replace(compared, title="ResNet-20 on CIFAR-10")
 
 
 def _compared(records: Records, picked: list[RunRecord]) -> Comparison | None:

@@ -8,38 +8,45 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from dataclasses import dataclass
 from typing import Any
 
-from biprune.experiments.record import RunRecord
+from biprune.experiments.presets.base import RESNET20, SIZES
+from biprune.experiments.record import RunRecord, RunSpec
 from biprune.methods import IMP
-from biprune.methods.bip_plus import AS_PUBLISHED
 from biprune.report.results import sample_of
 from biprune.report.statistics import Sample
 from biprune.report.wording import percent_of, spread
-from studies.past_runs import MARK, NOTE, SETTING, mark, past
-from studies.presets import HIGH, OTHERS, STUDIES, UNITS
+from studies.presets import CLAIM_SEEDS, HIGH, OTHERS, UNITS
 
-JUDGED = ("methods", "controls", "claims")
+SETTING = "score_dead_rows"
+MARK = "†"
+NOTE = (
+    f"{MARK} runs in which the scores of dead rows were learned too (`{SETTING}=True`), as they "
+    "were by default before 2026-11-18."
+)
 
 
-@cache
-def benchmark() -> frozenset[str]:
-    """The keys of all runs that count."""
-    specs = [spec for name in JUDGED for spec in STUDIES[name].specs("laptop")]
-    return frozenset(own.key for spec in specs for own in (spec, past(spec)))
+def mark(records: Iterable[RunRecord]) -> str:
+    """The mark, if the note is about some of the records."""
+    return MARK if any(r.spec.settings.get(SETTING) for r in records) else ""
+
+
+def noted(lines: Sequence[str]) -> list[str]:
+    """With the note, if one of the lines has its mark."""
+    return [*lines, "", NOTE] if any(MARK in line for line in lines) else [*lines]
 
 
 class Runs:
     """The benchmark's runs by method, structure, sparsity, and what they change of its defaults.
 
-    Past runs (see `past_runs`) count where there is no run of today's default with their seed.
+    Marked runs count where there is no other with their seed.
     """
 
     def __init__(self, records: Iterable[RunRecord]) -> None:
-        known = [r for r in records if r.status == "done" and r.key in benchmark()]
+        known = [r for r in records if r.status == "done" and _is_counted(r.spec)]
         places: defaultdict[tuple[object, ...], dict[int, RunRecord]] = defaultdict(dict)
-        for record in sorted(known, key=lambda r: not mark([r])):  # today's replace past ones
+        for record in sorted(known, key=lambda r: not mark([r])):  # the others replace marked ones
             spec = record.spec
             apart = ("epochs", "stops", SETTING)
             changes = {n: v for n, v in spec.settings.items() if n not in apart}
@@ -60,6 +67,21 @@ class Runs:
     ) -> list[RunRecord]:
         """The runs of every seed."""
         return self._by_place.get((method, structure, sparsity, _frozen(changes), epochs), [])
+
+
+def _is_counted(spec: RunSpec) -> bool:
+    """Whether a run is of the benchmark's network, data, dense run and seeds, all else usual."""
+    size = SIZES["laptop"]
+    pair = size.fit(RESNET20)
+    own = ("method", "sparsity", "structure", "settings", "seed")
+    usual = RunSpec(
+        model=pair.model,
+        data=pair.data,
+        data_options=dict(size.data_options),
+        dense=dict(size.dense),
+        **{name: getattr(spec, name) for name in own},
+    )
+    return spec == usual and spec.method != "train" and spec.seed in CLAIM_SEEDS
 
 
 def _frozen(changes: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
@@ -85,41 +107,73 @@ def fifth_of_imp(method: str, **changes: Any) -> Pick:
     return pick
 
 
-BIP = picking("bip-plus")
-PLAIN_BIP = picking("bip-plus", nesterov=False, freeze_pruned=False)
-LONG_BIP = fifth_of_imp("bip-plus")
+@dataclass(frozen=True)
+class Ours:
+    """A version of our method, and its controls: GMP as near to it as there is, it as near to GMP.
+
+    `shared` is what `like_gmp` has of GMP.
+    """
+
+    name: str
+    shared: str
+    like_gmp: Pick
+    not_learned: Pick
+    gmp_like_it: Pick
+
+    @property
+    def usual(self) -> Pick:
+        """With 20 passes."""
+        return picking(self.name)
+
+    @property
+    def long(self) -> Pick:
+        """With a fifth of IMP's."""
+        return fifth_of_imp(self.name)
+
+
+_FROZEN = {"nesterov": True, "freeze_pruned": True}
+NOW = Ours(
+    "bip-plus",
+    "momentum",
+    picking("bip-plus", nesterov=False),
+    picking("bip-plus", kappa=0.0),
+    picking("gmp", **_FROZEN),
+)
+BEFORE = Ours(
+    "bip-plus-0.1",
+    "momentum and decay",
+    picking("bip-plus-0.1", nesterov=False, freeze_pruned=False),
+    picking("bip-plus-0.1", score_lr=0.0),
+    picking("gmp-0.1", **_FROZEN),
+)
 PAPER = picking("bip")
-_SLOWER = ("passes", "lr")  # what it has of bip-plus
-_PUBLISHED = {name: value for name, value in AS_PUBLISHED.items() if name not in _SLOWER}
-ONE_PASS = picking("bip-plus", epochs=20, **_PUBLISHED)
 IMP_RUNS = picking("imp")
 LIKE_BIP = {"schedule": "cosine", "nesterov": True}
 KEPT_IMP = picking("imp", rewind=False, **LIKE_BIP)
-NOT_LEARNED = picking("bip-plus", score_lr=0.0)
 GMP_NESTEROV = picking("gmp", nesterov=True)
-GMP_FROZEN = picking("gmp", nesterov=True, freeze_pruned=True)
+LONG_GMP = fifth_of_imp("gmp", nesterov=True)
 LONG = "{}, a fifth of IMP's passes (44, 56, 72 from 90 % on)"
 FEW: dict[str, Pick] = {
-    "bip-plus": BIP,
+    **{version.name: version.usual for version in (NOW, BEFORE)},
     **{name: picking(name) for name in ("gmp", "hydra")},
     "bip": PAPER,
     **{name: picking(name) for name in ("magnitude", "omp", *OTHERS)},
-    LONG.format("bip-plus"): LONG_BIP,
+    **{LONG.format(version.name): version.long for version in (NOW, BEFORE)},
     "imp, 160, 240, 320 and 420 passes": IMP_RUNS,
 }
 MORE: dict[str, Pick] = {
-    "bip-plus, plain momentum and decay": PLAIN_BIP,
-    "bip-plus, scores not learned": NOT_LEARNED,
+    **{f"{v.name}, GMP's {v.shared}": v.like_gmp for v in (NOW, BEFORE)},
+    **{f"{v.name}, scores not learned": v.not_learned for v in (NOW, BEFORE)},
     "bip, rate 0.1": picking("bip", lr=0.1),
-    "bip in one pass, rate 0.1": ONE_PASS,
     "gmp, Nesterov's momentum": GMP_NESTEROV,
-    "gmp, Nesterov's momentum, pruned weights left alone": GMP_FROZEN,
+    "gmp, Nesterov's momentum, pruned weights left alone": NOW.gmp_like_it,
+    "gmp-0.1, Nesterov's momentum, pruned weights left alone": BEFORE.gmp_like_it,
     "magnitude, cosine, Nesterov's momentum": picking("magnitude", **LIKE_BIP),
     "snip, 40 passes": picking("snip", epochs=40),
-    LONG.format("gmp, Nesterov's momentum"): fifth_of_imp("gmp", nesterov=True),
+    LONG.format("gmp, Nesterov's momentum"): LONG_GMP,
     "imp, not rewound, cosine, Nesterov's momentum, 220 and 300 passes": KEPT_IMP,
 }
-ON_UNITS = ("bip-plus", "gmp", "bip", "hydra", "omp", "grasp", "imp")
+ON_UNITS = (NOW.name, BEFORE.name, "gmp", "bip", "hydra", "omp", "grasp", "imp")
 
 
 def accuracy_table(runs: Runs, rows: Mapping[str, Pick]) -> str:
@@ -136,6 +190,17 @@ def units_table(runs: Runs) -> str:
         for name in ON_UNITS
     }
     return _table([f"{structure}s, {percent_of(s)}" for structure, s in places], cells)
+
+
+def versions_line(runs: Runs) -> str:
+    """Which rule the runs of our method are of, and how many of today's there are."""
+    count = sum(record.spec.method == NOW.name for record in runs.all)
+    line = (
+        f"`{BEFORE.name}` is the default of version 0.1, no longer in the package: only its "
+        "records are kept. "
+    )
+    made = {0: "no run", 1: "one run"}.get(count, f"{count} runs")
+    return f"{line}Today's `{NOW.name}` has a new rule, with {made} here so far."
 
 
 def dense_line(runs: Runs) -> str:
@@ -164,16 +229,14 @@ def _table(columns: Sequence[str], cells: Mapping[str, list[list[RunRecord]]]) -
         if any(found):
             texts = [shown(sample_of(records)) + mark(records) for records in found]
             lines.append(f"| {' | '.join([name, *texts])} |")
-    if len(lines) == 2:
-        return "Not run yet."
-    return "\n".join(noted(lines))
-
-
-def noted(lines: Sequence[str]) -> list[str]:
-    """With a note on the mark, if one of the lines has it."""
-    return [*lines, "", NOTE] if any(MARK in line for line in lines) else [*lines]
+    return "\n".join(noted(lines)) if len(lines) > 2 else "Not run yet."
 
 
 def shown(sample: Sample) -> str:
     """A cell of a table."""
     return f"{spread(sample.mean, sample.std)} ({sample.n})" if sample.n else "-"
+
+
+def cell(values: Iterable[float]) -> str:
+    """The same of numbers, one for each seed."""
+    return shown(Sample(dict(enumerate(values))))

@@ -12,17 +12,21 @@ import re
 from pathlib import Path
 
 from studies.archive import Records, load
-from studies.claims import CLAIMS, OUR_CLAIMS
+from studies.claims import CLAIMS, HEADLINES, OUR_CLAIMS, PAST_CLAIMS
 from studies.full_size import full_size_table
 from studies.judging import claims_table
-from studies.laptop_runs import FEW, MORE, Runs, accuracy_table, dense_line, made_line, units_table
-from studies.settings_worth import settings_table
-
-OURS = "BiP as it is here (`bip-plus`) is"
-HEADLINE = (
-    "more accurate than gmp at equal passes",
-    "more accurate than IMP, with a fifth of its passes",
+from studies.laptop_runs import (
+    FEW,
+    MORE,
+    Runs,
+    accuracy_table,
+    dense_line,
+    made_line,
+    units_table,
+    versions_line,
 )
+from studies.past_tables import DIFFERENCES, settings_table
+
 PLACE = re.compile(r"(<!-- ([\w-]+) -->\n).*?(\n<!-- end -->)", flags=re.DOTALL)
 
 
@@ -45,11 +49,13 @@ def tables(records: Records) -> dict[str, str]:
         "units": units_table(runs),
         "dense": dense_line(runs),
         "made": made_line(runs),
-        "our-claims": claims_table(OURS, OUR_CLAIMS, runs),
-        "headline": claims_table(OURS, [c for c in OUR_CLAIMS if c[0] in HEADLINE], runs),
+        "versions": versions_line(runs),
+        "our-claims": claims_table("`bip-plus` is", OUR_CLAIMS, runs),
+        "past-claims": claims_table("`bip-plus-0.1` is", PAST_CLAIMS, runs),
+        "headline": claims_table("claim", HEADLINES, runs),
         "claims": claims_table("BiP as published (`bip`) is", CLAIMS, runs),
         "full-size": full_size_table(records),
-        "settings": settings_table(records),
+        "settings": settings_table(records, DIFFERENCES),
     }
 
 

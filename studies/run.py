@@ -14,8 +14,7 @@ from typing import get_args
 
 from biprune.cli.device import use_machine
 from biprune.cli.sweeps import print_results, run_sweep
-from biprune.experiments.costs import SPEEDS, Scale
-from biprune.experiments.presets.estimate import estimate
+from biprune.experiments.costs import SPEEDS, Scale, estimate
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from biprune.report.compare import stored_records

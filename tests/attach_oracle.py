@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
@@ -11,12 +11,11 @@ from torch.optim import Optimizer
 
 from oracles import stable_top_k, top_k_with_floor
 
-Make = Callable[[nn.Module], Sequence[Optimizer]]
 RAMP, KAPPA = 0.6, 3.0
 
 
 class Reference:
-    """Trains `model` itself by optimizers that know nothing of masks.
+    """Trains `model` itself by `optimizers` that know nothing of masks.
 
     For conv nets whose rows are dimension 0. Everything is a list over the prunable tensors; what
     is learned is float64, and masks come from full sorts of Python floats.
@@ -25,18 +24,18 @@ class Reference:
     def __init__(
         self,
         model: nn.Module,
-        make: Make,
+        optimizers: Sequence[Optimizer],
         method: str,
         structure: str,
         sparsity: float,
         steps: int,
     ) -> None:
-        self.model, self.optimizers = model, make(model)
+        self.model, self.optimizers = model, optimizers
         self.method, self.structure, self.steps = method, structure, steps
         self.target, self.done, self.mean = sparsity, 0, 0.0
         named = dict(model.named_parameters())
         names = {"filter": ["conv1.weight", "conv2.weight"], "channel": ["conv2.weight"]}
-        names |= {"1:3": ["conv2.weight", "head.weight"]}  # conv1 has one input
+        names |= {"2:4": ["conv2.weight", "head.weight"]}  # conv1 has one input
         self.names = names.get(structure, ["conv1.weight", "conv2.weight", "head.weight"])
         self.weights = [named[name] for name in self.names]
         self.theta = [w.detach().clone() for w in self.weights]

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from disks import small_disk as small_disk
 
+collect_ignore_glob = ["*conftest.py"]  # without doctests, and several under one name
 torch.set_num_threads(1)  # the networks are tiny, and other processes may want the cores
 _connect = socket.socket.connect
 

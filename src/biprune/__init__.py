@@ -5,7 +5,7 @@
     dense = biprune.train(model, data, epochs=30)
     ticket = biprune.prune(dense, data, sparsity=0.9, epochs=15)
 
-Names are imported when they are first used, so that the command line answers at once.
+Names are imported when they are first used, so importing biprune is fast.
 """
 
 from importlib import import_module
@@ -52,7 +52,7 @@ if TYPE_CHECKING:
     from biprune.training.setup import Event
     from biprune.training.train import TrainResult, train
 
-__version__ = "0.1.0"
+__version__ = "0.2.0.dev0"
 
 __all__ = [
     "DATASETS",
@@ -107,48 +107,29 @@ __all__ = [
 ]
 
 _NAMES_IN = {
-    "pruning.attach": ("Holder", "Pruner", "attach", "hold"),
-    "report.compare": ("CompareResult", "compare"),
-    "data": ("DATASETS", "Dataset", "load_data"),
-    "files.dense": ("load_dense", "save_dense"),
-    "runtime.profile": ("profile",),
-    "files.small": ("load_small", "save_small"),
-    "training.loop": ("Cost",),
-    "training.objectives": ("Adversarial", "Distill"),
-    "training.setup": ("Event",),
-    "core.masks": ("Masks",),
-    "methods": (
-        "GMP",
-        "IMP",
-        "METHODS",
-        "OMP",
-        "SNIP",
-        "Adversarial",
-        "BiP",
-        "BiPPlus",
-        "Dense",
-        "EarlyBird",
-        "FineTune",
-        "GraSP",
-        "Hydra",
-        "Magnitude",
-        "Method",
-        "Movement",
-        "ProsPr",
-        "Random",
-        "SynFlow",
-    ),
-    "models": ("MODELS", "create_model"),
-    "pruning.prune": ("prune",),
-    "core.structure": ("STRUCTURES",),
-    "structured.certificate": ("Certificate",),
-    "structured.find": ("find_groups",),
-    "structured.grouping": ("Coupling",),
-    "structured.shrink": ("shrink",),
-    "pruning.ticket": ("Ticket", "load_ticket"),
-    "training.train": ("TrainResult", "train"),
+    "core.masks": "Masks",
+    "core.structure": "STRUCTURES",
+    "data": "DATASETS Dataset load_data",
+    "files.dense": "load_dense save_dense",
+    "files.small": "load_small save_small",
+    "methods": "GMP IMP METHODS OMP SNIP BiP BiPPlus Dense EarlyBird FineTune GraSP Hydra Magnitude"
+    " Method Movement ProsPr Random SynFlow",
+    "models": "MODELS create_model",
+    "pruning.attach": "Holder Pruner attach hold",
+    "pruning.prune": "prune",
+    "pruning.ticket": "Ticket load_ticket",
+    "report.compare": "CompareResult compare",
+    "runtime.profile": "profile",
+    "structured.certificate": "Certificate",
+    "structured.find": "find_groups",
+    "structured.grouping": "Coupling",
+    "structured.shrink": "shrink",
+    "training.loop": "Cost",
+    "training.objectives": "Adversarial Distill",
+    "training.setup": "Event",
+    "training.train": "TrainResult train",
 }
-_HOME = {name: module for module, names in _NAMES_IN.items() for name in names}
+_HOME = {name: module for module, names in _NAMES_IN.items() for name in names.split()}
 
 
 def __getattr__(name: str) -> object:

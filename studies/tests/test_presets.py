@@ -12,19 +12,17 @@ from typing import Any, get_args
 import pytest
 
 from biprune.data import DATASETS
-from biprune.experiments.costs import SPEEDS, Scale
-from biprune.experiments.presets import PRESETS
+from biprune.experiments.costs import SPEEDS, Scale, estimate
 from biprune.experiments.presets.base import SIZES
-from biprune.experiments.presets.estimate import estimate
 from biprune.experiments.record import RunSpec
 from biprune.methods import IMP
 from biprune.models import MODELS
-from studies.presets import CLAIM_SEEDS, MORE_STUDY_SEEDS, STUDIES, STUDY_SEEDS
+from studies.past_methods import PAST
+from studies.presets import CLAIM_SEEDS, STUDIES
 
 PAGE = (Path(__file__).parents[2] / "docs/results.md").read_text(encoding="utf-8")
 SCALES: tuple[Scale, ...] = get_args(Scale)
 METHODS = {
-    "settings": {"bip-plus"},
     "full-size": {"bip-plus"},
     # Of its rivals with what it has, and of itself without learning.
     "controls": {"bip-plus", "gmp", "imp", "magnitude", "snip"},
@@ -44,7 +42,6 @@ def seeds(name: str, scale: Scale) -> set[int]:
         "methods": {*usual, *CLAIM_SEEDS},
         "claims": {*usual, *CLAIM_SEEDS},
         "controls": {*usual, *(CLAIM_SEEDS if scale == "laptop" else ())},
-        "settings": {*STUDY_SEEDS, *(MORE_STUDY_SEEDS if scale == "laptop" else ())},
         "full-size": {0},
     }[name]
 
@@ -59,12 +56,8 @@ def test_every_study_expands_at_every_scale(name: str, scale: Scale) -> None:
     assert {spec.model for spec in specs} <= MODELS.keys()
     assert {spec.data for spec in specs} <= DATASETS.keys()
     methods = {spec.method for spec in specs}
+    assert not methods & PAST.keys()
     assert methods == METHODS[name] if name in METHODS else methods > {"bip", "bip-plus", "gmp"}
-
-
-def test_studies_are_named_apart_from_the_papers_presets() -> None:
-    assert not STUDIES.keys() & PRESETS.keys()
-    assert {preset.source for preset in STUDIES.values()} == {"ours"}
 
 
 def test_the_page_has_every_study_and_counts_right() -> None:
@@ -73,11 +66,6 @@ def test_the_page_has_every_study_and_counts_right() -> None:
     cost = estimate(spec for name in STUDIES for spec in built(name))
     counted = f"{cost.runs:,} runs, {cost.dense_runs} dense, {cost.time(SPEEDS['laptop'])}"
     assert counted in PAGE
-
-
-def test_settings_are_not_judged_by_the_seeds_that_chose_them() -> None:
-    size = SIZES["laptop"]
-    assert not {*STUDY_SEEDS, *MORE_STUDY_SEEDS} & {*size.seeds, *CLAIM_SEEDS}
 
 
 def test_bip_gets_a_fifth_of_imps_passes() -> None:
@@ -101,7 +89,7 @@ def test_all_others_get_the_same_passes(scale: Scale) -> None:
 
 @pytest.mark.parametrize(
     ("method", "changes"),
-    [("bip-plus", {"nesterov": False, "freeze_pruned": False}), ("gmp", {"nesterov": True})],
+    [("bip-plus", {"nesterov": False}), ("gmp", {"nesterov": True})],
 )
 def test_the_closest_have_each_others_momentum_too(method: str, changes: dict[str, bool]) -> None:
     ours = [spec for spec in built("methods") if spec.method == method]
@@ -110,14 +98,6 @@ def test_the_closest_have_each_others_momentum_too(method: str, changes: dict[st
         assert ({"epochs": 20}, sparsity, seed) in runs
         assert ({"epochs": 20, **changes}, sparsity, seed) in runs
     assert [seed for _, sparsity, seed in runs if sparsity == 0.8] == [0, 1, 2]
-
-
-def test_the_claims_share_the_dense_networks_of_the_methods() -> None:
-    """States to go back to are kept anyway, so that nothing is trained for them alone."""
-    networks = {spec.dense_spec.key for spec in built("methods")}
-    assert {spec.dense_spec.key for spec in built("claims")} <= networks
-    rewound = [s for s in built("claims") if "rewind_epoch" in s.settings]
-    assert {s.settings["rewind_epoch"] for s in rewound} == {0, 1}
 
 
 def test_the_full_size_is_the_papers_also_on_a_laptop() -> None:

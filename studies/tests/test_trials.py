@@ -1,52 +1,27 @@
-"""Numbers that were not made by a study: their files, and the tables of the documents."""
+"""Numbers that were not made by a study: the tables of the documents are those of their records."""
 
 from __future__ import annotations
 
-import json
 from pathlib import Path
-from types import ModuleType
-from typing import Any
 
 import pytest
 
-from studies import beside_torch_pruning, dead_rows, methods_on_digits, one_pass, trials
-from studies.archive import FOLDER
+from studies import beside_torch_pruning, past_tables
 
 ROOT = Path(__file__).parents[2]
 METHODS = (ROOT / "docs/methods.md").read_text(encoding="utf-8")
 PERFORMANCE = (ROOT / "docs/performance.md").read_text(encoding="utf-8")
-LONGER = ["--passes", "40"]
 
 
-def stored(name: str) -> list[dict[str, Any]]:
-    return json.loads((FOLDER / name).read_text(encoding="utf-8"))["rows"]
+def test_the_tables_of_methods_are_those_of_their_records() -> None:
+    assert past_tables.dead_rows_table() in METHODS
+    assert past_tables.digits_table() in METHODS
 
 
-def test_a_trial_counts_only_runs_of_its_own_setting(tmp_path: Path) -> None:
-    file = tmp_path / "runs.jsonl"
-    always = ["--root", "data", "--jsonl", str(file)]
-    usual, longer = (trials.parser("", subset=9).parse_args([*always, *o]) for o in ([], LONGER))
-    for number, options in enumerate((usual, longer, usual)):
-        trials.add(options, {"run": number})
-    assert [record["run"] for record in trials.records(usual)] == [0, 2]
-    assert [record["run"] for record in trials.records(longer)] == [1]
-
-
-def test_the_table_of_dead_rows_is_that_of_its_records() -> None:
-    assert dead_rows.markdown(stored("dead-rows.json")) in METHODS
-
-
-def test_the_table_of_the_digits_is_that_of_its_records() -> None:
-    assert methods_on_digits.markdown(stored("digits-95.json"), 5) in METHODS
-
-
-@pytest.mark.parametrize(
-    ("file", "trial"),
-    [("one-pass.jsonl", one_pass), ("beside-torch-pruning.jsonl", beside_torch_pruning)],
-)
-def test_the_tables_of_trials_are_those_of_their_records(file: str, trial: ModuleType) -> None:
-    lines = (FOLDER / file).read_text(encoding="utf-8").splitlines()
-    assert trial.markdown([json.loads(line) for line in lines]) in PERFORMANCE
+def test_the_tables_of_performance_are_those_of_their_records() -> None:
+    runs = beside_torch_pruning.records()
+    assert beside_torch_pruning.markdown(runs) in PERFORMANCE
+    assert past_tables.one_pass_table() in PERFORMANCE
 
 
 MODULES = sorted((ROOT / "studies").glob("*.py"))

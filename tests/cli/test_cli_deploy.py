@@ -16,12 +16,7 @@ from biprune.core.budget import kept_fractions
 from biprune.core.documents import write_document
 from biprune.runtime import onnx, profile
 from biprune.structured.macs import total_macs
-from command_line import Run, one_error, runner
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(capsys, monkeypatch)
+from command_line import Run, one_error
 
 
 def saved(folder: Path, structure: str, sparsity: float) -> Path:
@@ -281,7 +276,7 @@ def test_prune_to_a_budget_prints_asked_against_reached(run: Run, tmp_path: Path
     assert left == pytest.approx(reached["macs"], rel=1e-6)
     mistakes = {
         "--budget macs": "`--budget` must look like macs=0.5",
-        "--budget macs=0.5 --sparsity 0.5": "the same thing twice",
+        "--budget macs=0.5 --sparsity 0.5": "both say how much to prune",
         "--budget macs=0.001": "cannot be pruned to 0.001 of its macs",
         "": "Say how much to prune",
     }

@@ -14,7 +14,6 @@ from pathlib import Path
 
 import pytest
 from rich.console import Console
-from test_cli import Run, one_error, run  # noqa: F401
 
 from biprune.cli import sweeps
 from biprune.experiments.presets import PRESETS
@@ -22,11 +21,12 @@ from biprune.experiments.record import RunRecord
 from biprune.experiments.runner import Runner
 from biprune.experiments.store import Store
 from biprune.experiments.sweep import grid
+from command_line import Run, one_error
 
 TINY = "--width 2 --subset 200 --sparsities 0.5 --passes 2 --dense-epochs 1"
 
 
-def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> None:
     page, store = tmp_path / "report.html", tmp_path / "runs"
     line = (
         f"compare resnet8 digits {TINY} --seeds 0,1 --method bip "
@@ -47,7 +47,7 @@ def test_compare_prints_a_table_and_writes_a_page(run: Run, tmp_path: Path) -> N
 
 
 def test_a_page_that_cannot_be_drawn_is_refused_before_the_runs(
-    run: Run,  # noqa: F811
+    run: Run,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
@@ -57,7 +57,7 @@ def test_a_page_that_cannot_be_drawn_is_refused_before_the_runs(
     assert not list(tmp_path.rglob("*.json"))
 
 
-def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:
     store = f"--store {tmp_path}"
     compare = f"compare resnet8 digits {TINY} {store}"
     assert "Unknown method 'bop'" in one_error(run(f"{compare} --method bop"))
@@ -77,7 +77,7 @@ def test_mistakes_are_one_line(run: Run, tmp_path: Path) -> None:  # noqa: F811
     assert not list(Store(tmp_path))  # no run was begun
 
 
-def test_a_comparison_in_which_a_run_failed_says_so(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_a_comparison_in_which_a_run_failed_says_so(run: Run, tmp_path: Path) -> None:
     fields = f"--width 2 --dense-epochs 1 --passes 1 --seeds 0 --store {tmp_path}"
     line = f"compare resnet8 digits --subset 200 --structures filter --method gmp {fields}"
     line += " --sparsities 0.5,0.99"
@@ -98,14 +98,14 @@ def test_the_time_left_knows_of_dense_runs(tmp_path: Path, monkeypatch: pytest.M
     specs = grid(["gmp"], passes=10, dense={"epochs": 30}, **fields)
     clock = 0.0
     monkeypatch.setattr(sweeps.time, "monotonic", lambda: clock)
-    lines = sweeps._Lines(Console(), specs, Runner(Store(tmp_path)))
+    lines = sweeps.Lines(Console(), specs, Runner(Store(tmp_path)))
     for spec, elapsed, left in zip(specs, (40, 50, 90), ("60 s", "50 s", "10 s"), strict=False):
         clock = float(elapsed)
         lines.add(RunRecord(spec=spec, resolved=spec.resolved, test_accuracy=50.0))
-        assert lines._status().endswith(f", {left} left")
+        assert lines.status().endswith(f", {left} left")
 
 
-def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: F811
+def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:
     code, out, _ = run("reproduce --list --json")
     assert code == 0
     listed = json.loads(out)
@@ -120,7 +120,7 @@ def test_reproduce_lists_every_preset_with_its_cost(run: Run) -> None:  # noqa: 
     assert lines[start + 2].startswith("    paper about 2 days, laptop about ")
 
 
-def test_every_preset_runs_at_scale_smoke(run: Run, tmp_path: Path) -> None:  # noqa: F811
+def test_every_preset_runs_at_scale_smoke(run: Run, tmp_path: Path) -> None:
     """All names in one shared store; then each by itself is there at once."""
     store = f"--scale smoke --store {tmp_path / 'runs'}"
     page = tmp_path / "report.html"
@@ -144,10 +144,14 @@ LONG = "--width 2 --subset 200 --sparsities 0.5,0.6,0.7 --passes 60 --dense-epoc
 
 
 @pytest.mark.parametrize(
-    ("number", "to_all", "code"),
-    [(signal.SIGINT, True, 130), (signal.SIGTERM, False, 143), (signal.SIGTERM, True, 143)],
+    ("moment", "number", "to_all", "code"),
+    [
+        ("a run is done", signal.SIGINT, True, 130),
+        ("a run is done", signal.SIGTERM, False, 143),
+        ("workers are starting", signal.SIGINT, True, 130),
+        ("workers are starting", signal.SIGTERM, True, 143),
+    ],
 )
-@pytest.mark.parametrize("moment", ["a run is done", "workers are starting"])
 def test_a_signal_ends_the_workers_and_keeps_what_is_done(
     tmp_path: Path, moment: str, number: int, to_all: bool, code: int
 ) -> None:

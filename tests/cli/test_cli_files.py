@@ -10,46 +10,27 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import wraps
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 import biprune
-from biprune.cli.app import main
 from biprune.cli.printing import print_facts, print_lines, print_table
 from biprune.core.documents import read_document, write_document
 from biprune.files.artifact import METADATA_FILE, UNFINISHED, read_metadata
-from command_line import Run, one_error, runner
+from command_line import TINY, Run, one_error
 from disks import SmallDisk
 
-TINY = "--width 4 --epochs 2 --subset 200"
 ESCAPE = "\x1b]0;owned\x07\x1b[2J\u202e[bold]"
-
-
-@pytest.fixture
-def run(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> Run:
-    return runner(capsys, monkeypatch)
-
-
-def command(line: str) -> None:
-    with pytest.raises(SystemExit) as exit_:
-        main(shlex.split(line))
-    assert exit_.value.code == 0
-
-
-@pytest.fixture(scope="module")
-def dense(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("dense") / "run"
-    command(f"train resnet8 digits {TINY} --out {folder}")
-    return folder
 
 
 @pytest.fixture(scope="module")
 def saved_ticket(dense: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("ticket") / "run"
-    command(f"prune {dense} --method omp --sparsity 0.5 --epochs 1 --out {folder}")
-    return folder
+    start, data = biprune.load_dense(dense), biprune.load_data("digits", subset=200)
+    return biprune.prune(start, data, "omp", sparsity=0.5, epochs=1).save(folder)
 
 
 @pytest.fixture
@@ -128,6 +109,7 @@ def test_a_result_that_came_meanwhile_is_not_replaced(
 ) -> None:
     out, train = tmp_path / "out", biprune.train
 
+    @wraps(train)
     def slow(*arguments: Any, **options: Any) -> biprune.TrainResult:
         trained = train(*arguments, **options)
         if not (out / METADATA_FILE).exists():

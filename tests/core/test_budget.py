@@ -14,8 +14,8 @@ from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.core.selection import check_kept, select_units
 from biprune.methods import GMP
-from biprune.methods.base import Start, Target
-from biprune.methods.gmp import GMPAlgorithm
+from biprune.methods.attached import Rule
+from biprune.methods.base import Target
 from biprune.structured.find import group_structure
 from hand_groups import TwoGroups, cost, two_groups
 
@@ -84,7 +84,9 @@ def test_gmp_starts_dense_whatever_the_signs() -> None:
     for parameter in model.parameters():
         parameter.data.fill_(-1.0)
     target = Target(0.5, two_groups(measure="macs"))
-    assert GMPAlgorithm(GMP(), Start(model), target).weights.masked.masks.sparsity == 0.0
+    with torch.no_grad():
+        rule: Rule = GMP.rule(model, target, GMP(), steps=10)
+    assert rule.masks.sparsity == 0.0
 
 
 def test_the_scope_decides_whose_units_go() -> None:

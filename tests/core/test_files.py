@@ -153,8 +153,8 @@ def test_a_failed_write_keeps_what_was_there(
         with pytest.raises(OSError, match="Cannot write") as caught:
             write_text(path, "new")
     assert str(caught.value) == (
-        f"Cannot write {str(path)!r}: {os.strerror(number)}. What was there before is kept: mend "
-        "that, and run the same again."
+        f"Cannot write {str(path)!r}: {os.strerror(number)}. What was there before is kept. "
+        "Solve that, then run the same command again."
     )
     assert path.read_text() == "old"
     assert names(tmp_path) == ["file"]
@@ -238,7 +238,7 @@ def test_a_claim_that_was_lost_is_noticed(tmp_path: Path) -> None:
     with claimed(tmp_path):
         (tmp_path / LOCK_FILE).unlink()
         with (
-            pytest.raises(OSError, match="is not this run's alone any more"),
+            pytest.raises(OSError, match="no longer belongs to this run alone"),
             claimed(tmp_path),
         ):
             pass

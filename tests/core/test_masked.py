@@ -12,7 +12,7 @@ import biprune
 from biprune.core.masked import Masked, Rows
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
-from biprune.core.selection import Selector
+from biprune.core.selection import select
 from biprune.core.structure import get_structure
 from levels import Levels
 from oracles import central_difference
@@ -22,7 +22,7 @@ WEIGHT = get_structure("weight")
 
 def masked(model: nn.Module, sparsity: float) -> Masked:
     weights = prunable(model, WEIGHT)
-    masks = Selector(WEIGHT)({n: w.detach().abs() for n, w in weights.items()}, sparsity)
+    masks = select({n: w.detach().abs() for n, w in weights.items()}, sparsity, WEIGHT)
     return Masked(weights, masks)
 
 

@@ -6,7 +6,7 @@ from torch import nn
 from torch.nn.utils.prune import l1_unstructured
 
 from biprune.core.parameters import matching, parameter_names, prunable, unwrap
-from biprune.core.selection import Selector
+from biprune.core.selection import select
 from biprune.core.structure import get_structure
 from biprune.pruning.request import Request
 
@@ -31,7 +31,7 @@ def test_blocks_lie_along_the_input() -> None:
     order = [0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15]
     assert blocks.pool(score)["w"].tolist() == order
     assert torch.equal(blocks.expand(blocks.pool(score), score)["w"], score["w"])
-    kept = Selector(blocks)(score, 0.5)["w"]
+    kept = select(score, 0.5, blocks)["w"]
     assert kept[0, :, 0, 0].tolist() == [False, True, False, True]
     assert int(kept.sum()) == 8
 

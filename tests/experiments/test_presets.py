@@ -12,15 +12,18 @@ from torch import nn
 import preset_costs
 from biprune.core.structure import get_structure
 from biprune.data import DATASETS, load_data
-from biprune.experiments.costs import Estimate, Scale, Speed, listed
-from biprune.experiments.presets import PRESETS, get_preset
-from biprune.experiments.presets.base import LADDER, SIZES, part
-from biprune.experiments.presets.estimate import (
+from biprune.experiments.costs import (
     DATA_SIZES,
+    Estimate,
+    Scale,
+    Speed,
     estimate,
+    listed,
     macs_of_an_image,
     training_images,
 )
+from biprune.experiments.presets import PRESETS, get_preset
+from biprune.experiments.presets.base import LADDER, SIZES, part
 from biprune.experiments.record import RunSpec
 from biprune.methods import IMP
 from biprune.methods.base import Target

@@ -124,12 +124,12 @@ def test_a_dense_run_that_was_done_is_not_lost_to_a_later_failure(
     shutil.rmtree(tmp_path / "dense")
 
     def broken(*_: object, **__: object) -> None:
-        raise FileNotFoundError("the data is elsewhere")
+        raise FileNotFoundError("the disk is elsewhere")
 
-    monkeypatch.setattr("biprune.experiments.runner._load", broken)
+    monkeypatch.setattr("biprune.experiments.runner.train", broken)
     record = runner.run(spec("omp"))
     assert record is not None
-    assert "The dense run failed: FileNotFoundError: the data is elsewhere" in (record.error or "")
+    assert "The dense run failed: FileNotFoundError: the disk is elsewhere" in (record.error or "")
     assert runner.store.get(dense) == before
 
 
@@ -219,7 +219,7 @@ def test_workers_give_the_same_records(tmp_path: Path) -> None:
 
 
 def test_a_sweep_that_is_broken_off_ends_its_own_processes_alone(tmp_path: Path) -> None:
-    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(60,))
+    bystander = multiprocessing.get_context("spawn").Process(target=time.sleep, args=(600,))
     bystander.start()
     try:
         (short,) = grid(["omp"], sparsities=[0.5], passes=1, **TINY)

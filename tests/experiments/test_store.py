@@ -35,9 +35,9 @@ def test_what_is_put_comes_back(tmp_path: Path) -> None:
 def test_a_changed_default_is_an_error_not_a_hit(tmp_path: Path) -> None:
     store = Store(tmp_path)
     resolved = SPEC.resolved
-    resolved["settings"]["gamma"] = 0.5
+    resolved["settings"]["kappa"] = 0.5
     store.put(RunRecord(spec=SPEC, resolved=resolved))
-    with pytest.raises(ValueError, match=r"its settings\.gamma was 0\.5, now it is 1\.0"):
+    with pytest.raises(ValueError, match=r"its settings\.kappa was 0\.5, now it is 3\.0"):
         store.get(SPEC)
 
 

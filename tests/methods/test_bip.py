@@ -72,11 +72,17 @@ def test_upper_gradient_writes_where_it_is_told() -> None:
     generator = torch.Generator().manual_seed(0)
     theta, g = torch.randn(2, 3, 4, generator=generator)
     mask = torch.rand(3, 4, generator=generator) < 0.5
-    expected, masked, kept = upper_gradient(theta, g, mask, 0.7), mask * g, (theta + 0, mask * g)
-    assert upper_gradient(theta, g, mask, 0.7, masked=masked, out=g) is g
+    expected, masked, before = upper_gradient(theta, g, mask, 0.7), mask * g, theta.clone()
+    scratch = torch.full_like(g, torch.nan)
+    assert upper_gradient(theta, g, mask, 0.7, scratch=scratch, out=g) is g
     assert torch.equal(g, expected)
-    assert torch.equal(theta, kept[0])
-    assert torch.equal(masked, kept[1])
+    assert torch.equal(theta, before)
+    assert torch.equal(scratch, masked)
+
+
+def test_an_infinite_gamma_leaves_the_direct_part() -> None:
+    theta, g = torch.randn(2, 3, 4)
+    assert torch.equal(upper_gradient(theta, g, g > 0, math.inf), theta * g)
 
 
 def test_upper_gradient_points_the_right_way_for_a_curved_loss() -> None:
@@ -281,7 +287,7 @@ def test_history_tells_how_the_mask_moved(
 
 
 def test_a_gamma_that_nothing_uses_is_refused() -> None:
-    with pytest.raises(ValueError, match=r"`gamma` 0\.5 would change nothing.*implicit_grad"):
+    with pytest.raises(ValueError, match=r"`gamma` 0\.5 has no effect without `implicit_gradient`"):
         BiP(gamma=0.5, implicit_gradient=False)
     assert BiP(gamma=0.5, implicit_gradient=False, form="coupled").gamma == 0.5
 
@@ -320,7 +326,7 @@ def test_rewinding_study(conv_net: nn.Module, batches: list[tuple[Tensor, Tensor
     retrained = biprune.train(expected, batches, epochs=1, masks=plain.masks)
     assert torch.equal(retrained.model.head.weight, again.model.head.weight)  # pyright: ignore
     late = BiP(epochs=1, retrain_epochs=1, rewind_epoch=3)
-    with pytest.raises(ValueError, match=r"epoch 3, to rewind to, was not kept; kept: \[0, 2\]"):
+    with pytest.raises(ValueError, match=r"its state was not kept, only those of \[0, 2\]"):
         biprune.prune(dense, batches, late, sparsity=0.5, loss=never)
 
 

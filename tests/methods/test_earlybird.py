@@ -14,11 +14,12 @@ from biprune.methods.at_init import Scoring
 from biprune.methods.base import Target
 from biprune.methods.earlybird import EarlyBirdAlgorithm, farthest, find_gammas, gates_size
 from biprune.training.batches import classification_loss
-from biprune.training.loop import Setup
+from biprune.training.setup import Setup
 from hand_groups import TwoGroups, two_groups
 
 Batches = list[tuple[Tensor, Tensor]]
 WEIGHT = get_structure("weight")
+SETUP = Setup([0], classification_loss)
 
 
 def mask(*kept: int, size: int = 40) -> Masks:
@@ -30,7 +31,7 @@ def mask(*kept: int, size: int = 40) -> Masks:
 def first_settled(sequence: list[Masks], epochs: int, **options: object) -> tuple[Masks, str, int]:
     """Which of a scripted sequence of masks is kept, and at the start of which epoch."""
     method = biprune.EarlyBird(epochs=epochs, **options)  # pyright: ignore[reportArgumentType]
-    algorithm = EarlyBirdAlgorithm(method, nn.Linear(10, 4), Target(0.5, WEIGHT), {})
+    algorithm = EarlyBirdAlgorithm(method, nn.Linear(10, 4), Target(0.5, WEIGHT), {}, SETUP)
     script = iter(sequence)
     algorithm._draw = lambda: next(script)  # pyright: ignore[reportAttributeAccessIssue]
     drawn = 0
@@ -139,7 +140,7 @@ def test_gammas_do_not_compete_with_filters_that_have_none(batches: Batches) -> 
         nn.Linear(64, 3),
     )
     options = {"sparsity": 0.5, "structure": "filter", "epochs": 1}
-    with pytest.raises(ValueError, match=r"norms of filters that have none: 2\.weight"):
+    with pytest.raises(ValueError, match=r"norms of filters without one: 2\.weight"):
         biprune.prune(model, batches, "earlybird", scope="global", **options)
     assert biprune.prune(model, batches, "earlybird", **options).masks.kept == 4
 

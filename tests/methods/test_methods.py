@@ -287,7 +287,8 @@ def test_a_layer_may_be_empty(name: str, allowed: bool, least: int, data: list) 
     model = build(Net)
     with torch.no_grad():
         model.get_parameter("stem.weight").mul_(1e-6)
-    settings = {"lr": 1e-9} | ({"score_lr": 0.0} if "score_lr" in METHODS[name]().settings else {})
+    known = METHODS[name]().settings
+    settings = {"lr": 1e-9, **{n: 0.0 for n in ("score_lr", "kappa") if n in known}}
     method = get_method(name, settings, EPOCHS)
     ticket = biprune.prune(model, data, method, sparsity=0.9, allow_empty=allowed)
     assert ticket.masks.per_layer()["stem.weight"].kept == least

@@ -5,232 +5,200 @@ from __future__ import annotations
 import copy
 import io
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import Optimizer
+from loops import (
+    METHODS,
+    OPTIMIZERS,
+    STRUCTURES,
+    Batches,
+    Same,
+    attached,
+    backward,
+    made,
+    one,
+    same_content,
+    shows_z,
+    train,
+)
+from torch import nn
+from torch.optim import AdamW, Optimizer, RMSprop
 
 import biprune
-from attach_oracle import Make, Reference
+from attach_oracle import Reference
 
-STEPS = 14
-Batches = list[tuple[Tensor, Tensor]]
-
-
-def one(kind: Callable[..., Optimizer], **options: Any) -> Make:
-    return lambda model: [kind(model.parameters(), **options)]
+STEPS = 12
 
 
-def muon_and_adamw(model: nn.Module) -> list[Optimizer]:
-    matrices = [p for p in model.parameters() if p.ndim == 2]
-    others = [p for p in model.parameters() if p.ndim != 2]
-    return [torch.optim.Muon(matrices, lr=0.02), torch.optim.AdamW(others, lr=0.01)]
-
-
-def several_groups(model: nn.Module) -> list[Optimizer]:
-    groups = [
-        {"params": [p for p in model.parameters() if p.ndim > 2], "lr": 0.1},
-        {"params": [p for p in model.parameters() if p.ndim <= 2], "weight_decay": 0.0},
-    ]
-    return [torch.optim.SGD(groups, lr=0.03, momentum=0.9, weight_decay=1e-2)]
-
-
-OPTIMIZERS: dict[str, Make] = {
-    "sgd": one(torch.optim.SGD, lr=0.05, momentum=0.9, nesterov=True, weight_decay=1e-2),
-    "fused sgd": one(torch.optim.SGD, lr=0.05, momentum=0.9, fused=True),
-    "groups": several_groups,
-    "adam": one(torch.optim.Adam, lr=0.01, foreach=True),
-    "adamw": one(torch.optim.AdamW, lr=0.01, weight_decay=0.1),
-    "fused adamw": one(torch.optim.AdamW, lr=0.01, fused=True),
-    "rmsprop": one(torch.optim.RMSprop, lr=0.005),
-    "adafactor": one(torch.optim.Adafactor, lr=0.02),
-    "muon and adamw": muon_and_adamw,
-}
-METHODS = ["bip-plus", "bip", "gmp", "movement"]
-STRUCTURES = {"weight": 0.8, "filter": 0.5, "channel": 0.5, "1:3": 1 - 1 / 3}
-
-
-def backward(model: nn.Module, batch: tuple[Tensor, Tensor], scale: float = 1.0) -> Tensor:
-    model.zero_grad()
-    loss = cross_entropy(model(batch[0]), batch[1])
-    (loss * scale).backward()
-    return loss.detach()
-
-
-def attached(
-    model: nn.Module, make: Make, method: str = "bip-plus", steps: int = STEPS, **how: Any
-) -> tuple[Sequence[Optimizer], biprune.Pruner]:
-    optimizers = make(model)
-    given = optimizers[0] if len(optimizers) == 1 else optimizers
-    how = {"sparsity": 0.8} | how
-    return optimizers, biprune.attach(model, given, steps=steps, method=method, **how)
-
-
-def is_plus_zero(values: Tensor) -> bool:
-    return not values.any() and not values.signbit().any()
+@pytest.fixture
+def net(conv_net: nn.Module) -> nn.Module:
+    """With numbers of inputs that 2:4 divides."""
+    return type(conv_net)(width=4)
 
 
 @pytest.mark.parametrize("structure", STRUCTURES)
 @pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_every_step_is_the_rule_written_out(
-    conv_net: nn.Module, batches: Batches, name: str, method: str, structure: str
+    net: nn.Module, batches: Batches, name: str, method: str, structure: str
 ) -> None:
-    plain = copy.deepcopy(conv_net)
-    sparsity = STRUCTURES[structure]
-    reference = Reference(plain, OPTIMIZERS[name], method, structure, sparsity, STEPS)
-    optimizers, pruner = attached(
-        conv_net, OPTIMIZERS[name], method, structure=structure, sparsity=sparsity
-    )
+    plain, sparsity = copy.deepcopy(net), STRUCTURES[structure]
+    theirs = made(OPTIMIZERS[name], plain)
+    reference = Reference(plain, theirs, method, structure, sparsity, STEPS)
+    ours = made(OPTIMIZERS[name], net)
+    pruner = attached(net, ours, method, structure=structure, sparsity=sparsity, steps=STEPS)
     assert list(pruner.masks) == reference.names
     for batch in itertools.islice(itertools.cycle(batches), STEPS + 2):
         backward(plain, batch)
-        backward(conv_net, batch)
         reference.step()
-        for optimizer in optimizers:
-            optimizer.step()
+        train(net, ours, [batch])
+        assert shows_z(net, pruner)
         for i, part in enumerate(reference.names):
-            weight, mask = conv_net.get_parameter(part), pruner.masks[part]
-            assert torch.equal(mask, reference.masks[i])
+            assert torch.equal(pruner.masks[part], reference.masks[i])
             assert torch.equal(pruner.theta[part], reference.theta[i])
-            assert torch.equal(weight[mask], pruner.theta[part][mask])
-            assert is_plus_zero(weight[~mask])
-            if method != "gmp":
-                scores = pruner.state_dict()["scores"][part].double()
-                torch.testing.assert_close(scores, reference.scores[i], rtol=1e-4, atol=1e-6)
+            if (scores := pruner.state_dict().get("scores")) is not None:
+                torch.testing.assert_close(
+                    scores[part].double(), reference.scores[i], rtol=1e-4, atol=1e-6
+                )
     assert pruner.step == STEPS
-    assert pruner.sparsity == pytest.approx(sparsity, abs=1e-3)
+    assert pruner.sparsity == pytest.approx(sparsity, abs=2e-3)
 
 
-def test_masks_move_and_weights_come_back(conv_net: nn.Module, batches: Batches) -> None:
+def test_masks_move_and_weights_come_back(net: nn.Module, batches: Batches) -> None:
     """Else the suite above would compare nothing."""
-    (optimizer,), pruner = attached(conv_net, OPTIMIZERS["adamw"], steps=60)
+    optimizers = made(OPTIMIZERS["adamw"], net)
+    pruner = attached(net, optimizers, steps=60)
     returned = 0
     for batch in itertools.islice(itertools.cycle(batches), 60):
-        backward(conv_net, batch)
         before = pruner.masks
-        optimizer.step()
+        train(net, optimizers, [batch])
         returned += sum(int((mask & ~before[n]).sum()) for n, mask in pruner.masks.items())
     assert returned > 5
     assert sum(record["flip_rate"] > 0 for record in pruner.history) > 30
 
 
-@pytest.mark.parametrize("method", [method for method in METHODS if method != "bip"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("name", OPTIMIZERS)
 def test_sparsity_zero_is_training_without_us(
-    conv_net: nn.Module,
-    batches: Batches,
-    same_state: Callable[[nn.Module, nn.Module], bool],
-    name: str,
-    method: str,
+    net: nn.Module, batches: Batches, same_state: Same, name: str, method: str
 ) -> None:
-    plain = copy.deepcopy(conv_net)
-    ours, _ = attached(conv_net, OPTIMIZERS[name], method, sparsity=0.0)
-    theirs = OPTIMIZERS[name](plain)
-    for batch in batches * 3:
-        for model, optimizers in ((conv_net, ours), (plain, theirs)):
-            backward(model, batch)
-            for optimizer in optimizers:
-                optimizer.step()
-    assert same_state(conv_net, plain)
+    """In so far as the steps are the weights': those of an upper level move the mask alone."""
+    plain = copy.deepcopy(net)
+    ours, theirs = made(OPTIMIZERS[name], net), made(OPTIMIZERS[name], plain)
+    attached(net, ours, method, sparsity=0.0, steps=STEPS)
+    levels = METHODS[method]().steps_per_iteration
+    for number in range(STEPS):
+        batch = batches[number % len(batches)]
+        train(net, ours, [batch])
+        is_upper = levels > 1 and number % levels == levels - 1
+        train(plain, [] if is_upper else theirs, [batch])
+    assert same_state(net, plain)
     for own, other in zip(ours, theirs, strict=True):
-        assert str(own.state_dict()) == str(other.state_dict())
+        assert same_content(own.state_dict(), other.state_dict())
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("name", ["groups", "fused adamw", "muon and adamw"])
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_a_resumed_run_is_the_same_bit_for_bit(
-    conv_net: nn.Module,
-    batches: Batches,
-    same_state: Callable[[nn.Module, nn.Module], bool],
-    name: str,
-    method: str,
+    net: nn.Module, batches: Batches, same_state: Same, name: str, method: str
 ) -> None:
-    again = copy.deepcopy(conv_net)
-    optimizers, pruner = attached(conv_net, OPTIMIZERS[name], method)
+    again = copy.deepcopy(net)
+    optimizers = made(OPTIMIZERS[name], net)
+    pruner = attached(net, optimizers, method)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in optimizers]
 
-    def train(model: nn.Module, optimizers: Sequence[Optimizer], schedulers: Any, n: int) -> None:
-        for batch in itertools.islice(itertools.cycle(batches), n):
-            backward(model, batch)
-            for each in (*optimizers, *schedulers):
+    def go_on(model: nn.Module, optimizers: Sequence[Optimizer], schedulers: Any) -> None:
+        for batch in [*batches, batches[0]]:
+            train(model, optimizers, [batch])
+            for each in schedulers:
                 each.step()
 
-    train(conv_net, optimizers, schedulers, 7)
+    go_on(net, optimizers, schedulers)
     saved = io.BytesIO()
-    parts = [*optimizers, *schedulers, pruner, conv_net]
+    parts = [*optimizers, *schedulers, pruner, net]
     torch.save([part.state_dict() for part in parts], saved)
-    train(conv_net, optimizers, schedulers, 7)
+    go_on(net, optimizers, schedulers)
 
     saved.seek(0)
-    optimizers, other = attached(again, OPTIMIZERS[name], method)
+    optimizers = made(OPTIMIZERS[name], again)
+    other = attached(again, optimizers, method)
     schedulers = [torch.optim.lr_scheduler.ExponentialLR(o, 0.9) for o in optimizers]
     loaded = torch.load(saved, weights_only=True)
     for part, state in zip([*optimizers, *schedulers, other, again], loaded, strict=True):
         part.load_state_dict(state)
-    train(again, optimizers, schedulers, 7)
+    go_on(again, optimizers, schedulers)
 
-    assert same_state(conv_net, again)
-    assert other.masks == pruner.masks
-    assert other.history == pruner.history
-    mine, theirs = pruner.state_dict(), other.state_dict()
-    assert {k: v for k, v in mine.items() if not isinstance(v, dict)} == {
-        k: v for k, v in theirs.items() if not isinstance(v, dict)
-    }
-    for part in ("theta", "scores", "momentum"):
-        for weight, value in mine.get(part, {}).items():
-            assert torch.equal(value, theirs[part][weight])
+    assert same_state(net, again)
+    assert same_content(pruner.state_dict(), other.state_dict())
 
 
+@pytest.mark.parametrize("method", METHODS)
+@pytest.mark.parametrize("name", OPTIMIZERS)
 def test_detach_leaves_an_ordinary_model_and_optimizer(
-    conv_net: nn.Module, batches: Batches, same_state: Callable[[nn.Module, nn.Module], bool]
+    net: nn.Module, batches: Batches, same_state: Same, name: str, method: str
 ) -> None:
-    (optimizer,), pruner = attached(conv_net, OPTIMIZERS["adamw"])
-    names = [name for name, _ in conv_net.named_parameters()]
-    for batch in batches:
-        backward(conv_net, batch)
-        optimizer.step()
+    """Which then train as others do from the same state, whose zeros come back."""
+    optimizers = made(OPTIMIZERS[name], net)
+    attributes = {name: set(vars(module)) for name, module in net.named_modules()}
+    pruner = attached(net, optimizers, method)
+    train(net, optimizers, batches * 3)
     pruner.detach()
-    assert not optimizer._optimizer_step_pre_hooks
-    assert not optimizer._optimizer_step_post_hooks
-    assert [name for name, _ in conv_net.named_parameters()] == names
-    plain = copy.deepcopy(conv_net)
-    other = torch.optim.AdamW(plain.parameters())
-    other.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-    for model, each in ((conv_net, optimizer), (plain, other)):
-        backward(model, batches[0])
-        each.step()
-    assert same_state(conv_net, plain)
-    assert int(torch.count_nonzero(conv_net.get_parameter("conv2.weight"))) > 600
-    biprune.attach(conv_net, optimizer, sparsity=0.5, steps=3)  # and may be attached to again
+    assert {name: set(vars(module)) for name, module in net.named_modules()} == attributes
+    hooks = ("_forward_hooks", "_forward_pre_hooks", "_backward_hooks", "_state_dict_hooks")
+    assert not any(getattr(module, name) for module in net.modules() for name in hooks)
+    for optimizer in optimizers:
+        assert not optimizer._optimizer_step_pre_hooks
+        assert not optimizer._optimizer_step_post_hooks
+    plain = copy.deepcopy(net)
+    others = made(OPTIMIZERS[name], plain)
+    for mine, other in zip(optimizers, others, strict=True):
+        other.load_state_dict(copy.deepcopy(mine.state_dict()))
+    train(net, optimizers, batches)
+    train(plain, others, batches)
+    assert same_state(net, plain)
+    nonzero = sum(int(torch.count_nonzero(net.get_parameter(n))) for n in pruner.masks)
+    assert nonzero > 2 * pruner.masks.kept
+    biprune.attach(net, optimizers, sparsity=0.5, steps=3)  # and may be attached to again
 
 
-@pytest.mark.parametrize(("name", "rate"), [("adamw", 1.0), ("sgd", 1e-3), ("rmsprop", 1.0)])
+FREE_OF_SCALE = {
+    "adamw": (one(AdamW, lr=0.01, weight_decay=0.1, eps=1e-15), 1.0),
+    "rmsprop": (one(RMSprop, lr=0.005, eps=1e-15), 1.0),
+    "adafactor": (OPTIMIZERS["adafactor"], 1.0),
+    "muon and adamw": (OPTIMIZERS["muon and adamw"], 1.0),
+    "nesterov": (OPTIMIZERS["nesterov"], 1 / 1024),
+}
+
+
+@pytest.mark.parametrize("method", ["bip-plus", "gmp", "movement"])
+@pytest.mark.parametrize("name", FREE_OF_SCALE)
 def test_the_scale_of_the_loss_does_not_matter(
-    conv_net: nn.Module, batches: Batches, name: str, rate: float
+    net: nn.Module, batches: Batches, name: str, method: str
 ) -> None:
-    """Under SGD, whose steps are as large as the loss, the learning rate makes up for it."""
-    large = copy.deepcopy(conv_net)
-    (optimizer,), pruner = attached(conv_net, OPTIMIZERS[name], steps=40)
-    (scaled,), other = attached(large, OPTIMIZERS[name], steps=40)
-    for group in scaled.param_groups:
+    """Under SGD, whose steps are as large as the loss, the learning rate makes up for it.
+
+    Times a power of two, so that rounding has no say; nor has what optimizers add to a divisor.
+    """
+    make, rate = FREE_OF_SCALE[name]
+    large = copy.deepcopy(net)
+    optimizers, scaled = made(make, net), made(make, large)
+    pruner, other = attached(net, optimizers, method), attached(large, scaled, method)
+    for group in itertools.chain(*(each.param_groups for each in scaled)):
         group["lr"] *= rate
-        if name == "sgd":
-            group["weight_decay"] /= rate
-    for batch in batches * 10:
-        backward(conv_net, batch)
-        optimizer.step()
-        backward(large, batch, 1000.0)
-        scaled.step()
+        group["weight_decay"] /= rate
+    for batch in batches * 3:
+        train(net, optimizers, [batch])
+        backward(large, batch, 1024.0)
+        for each in scaled:
+            each.step()
         assert pruner.masks == other.masks
 
 
-def test_memory_is_nine_bytes_a_weight(conv_net: nn.Module) -> None:
-    _, pruner = attached(conv_net, OPTIMIZERS["sgd"])
+def test_memory_is_nine_bytes_a_weight(net: nn.Module) -> None:
+    pruner = attached(net, made(OPTIMIZERS["sgd"], net))
     state = pruner.state_dict()
     held = [*state["theta"].values(), *state["scores"].values(), *state["masks"].values()]
     storages = {t.untyped_storage().data_ptr(): t.untyped_storage().nbytes() for t in held}

@@ -1,119 +1,19 @@
-"""`attach` in the loops that people write: scalers, closures, wrappers, schedulers, compilation."""
+"""`attach` in the loops that people write."""
 
 from __future__ import annotations
 
 import copy
 import itertools
 import logging
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
+from loops import METHODS, Batches, Same, attached, loss_of, same_content, shows_z, train, trained
 from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import SGD, AdamW, Optimizer
-
-import biprune
+from torch.optim import SGD, AdamW
 
 STEPS = 12
-Batches = list[tuple[Tensor, Tensor]]
-Same = Callable[[nn.Module, nn.Module], bool]
-
-
-def loss_of(model: nn.Module, batch: tuple[Tensor, Tensor]) -> Tensor:
-    return cross_entropy(model(batch[0]), batch[1])
-
-
-def attach(model: nn.Module, optimizer: Any, **how: Any) -> biprune.Pruner:
-    return biprune.attach(model, optimizer, **{"sparsity": 0.8, "steps": STEPS} | how)
-
-
-def plain_loop(model: nn.Module, optimizer: Optimizer, batches: Batches, steps: int) -> None:
-    for batch in itertools.islice(itertools.cycle(batches), steps):
-        optimizer.zero_grad()
-        loss_of(model, batch).backward()
-        optimizer.step()
-
-
-def trained(model: nn.Module, batches: Batches, optimizer: Any, **how: Any) -> biprune.Pruner:
-    """The run that others are compared with."""
-    pruner = attach(model, optimizer, **how)
-    plain_loop(model, optimizer, batches, STEPS)
-    return pruner
-
-
-@pytest.mark.parametrize("method", ["bip-plus", "bip", "movement"])
-@pytest.mark.parametrize("kind", [SGD, AdamW])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_grad_scaler_changes_nothing(
-    conv_net: nn.Module, batches: Batches, same_state: Same, kind: Any, fused: bool, method: str
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, kind(plain.parameters(), lr=0.01, fused=fused), method=method)
-    optimizer = kind(conv_net.parameters(), lr=0.01, fused=fused)
-    other = attach(conv_net, optimizer, method=method)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=5)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(conv_net, batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    assert scaler.get_scale() == 2.0**12
-    assert same_state(plain, conv_net)
-    assert pruner.masks == other.masks
-
-
-class ScaledByItself(SGD):
-    """Takes the scale from `GradScaler` and leaves the gradients as they are."""
-
-    _step_supports_amp_scaling = True
-
-    def step(self, closure: Any = None) -> None:  # pyright: ignore
-        for group in self.param_groups:
-            for p in group["params"]:
-                p.data.sub_(p.grad / self.grad_scale, alpha=group["lr"])  # pyright: ignore
-
-
-def test_a_scale_that_an_optimizer_leaves_in_the_gradients_is_divided_out(
-    conv_net: nn.Module, batches: Batches
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, SGD(plain.parameters(), lr=0.01))
-    optimizer = ScaledByItself(conv_net.parameters(), lr=0.01)
-    other = attach(conv_net, optimizer)
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10, growth_interval=3)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.zero_grad()
-        scaler.scale(loss_of(conv_net, batch)).backward()
-        scaler.step(optimizer)
-        scaler.update()
-    for name, score in pruner.state_dict()["scores"].items():
-        torch.testing.assert_close(other.state_dict()["scores"][name], score)
-
-
-@pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp", "movement"])
-@pytest.mark.parametrize("where", ["conv1.weight", "head.bias"])
-@pytest.mark.parametrize("fused", [False, True])
-def test_a_step_skipped_for_overflow_changes_nothing(
-    conv_net: nn.Module, batches: Batches, same_state: Same, fused: bool, where: str, method: str
-) -> None:
-    optimizer = AdamW(conv_net.parameters(), lr=0.01, fused=fused)
-    pruner = attach(conv_net, optimizer, method=method)
-    plain_loop(conv_net, optimizer, batches, 5)
-    before, kept = copy.deepcopy(conv_net), copy.deepcopy(pruner.state_dict())
-    scaler = torch.amp.GradScaler("cpu", init_scale=2.0**10)
-    optimizer.zero_grad()
-    with torch.no_grad():
-        conv_net.eval()  # running averages are not the optimizer's
-    scaler.scale(loss_of(conv_net, batches[0])).backward()
-    gradient = conv_net.get_parameter(where).grad
-    assert gradient is not None
-    gradient.view(-1)[0] = torch.inf
-    scaler.step(optimizer)
-    assert same_state(conv_net, before)
-    assert str(pruner.state_dict()) == str(kept)
-    assert pruner.step == 5
 
 
 def test_gradients_that_are_not_finite_move_no_mask(conv_net: nn.Module, batches: Batches) -> None:
@@ -124,33 +24,33 @@ def test_gradients_that_are_not_finite_move_no_mask(conv_net: nn.Module, batches
                 super().step()
 
     optimizer = Cautious(conv_net.parameters(), lr=0.01)
-    pruner = attach(conv_net, optimizer)
-    plain_loop(conv_net, optimizer, batches, 5)
+    pruner = attached(conv_net, [optimizer])
+    train(conv_net, [optimizer], batches, 5)
     kept = copy.deepcopy(pruner.state_dict())
     loss_of(conv_net, batches[0]).backward()
     conv_net.get_parameter("conv1.weight").grad.view(-1)[0] = torch.nan  # pyright: ignore
     optimizer.step()
-    assert str(pruner.state_dict()) == str(kept)
+    assert same_content(pruner.state_dict(), kept)
 
 
 def test_weights_that_are_not_finite_are_told(conv_net: nn.Module, batches: Batches) -> None:
     optimizer = SGD(conv_net.parameters(), lr=0.01)
-    attach(conv_net, optimizer)
+    attached(conv_net, [optimizer])
     loss_of(conv_net, batches[0]).backward()
     conv_net.get_parameter("conv1.weight").grad.view(-1)[0] = torch.nan  # pyright: ignore
     with pytest.raises(FloatingPointError, match="After 0 steps the weights are not finite"):
         optimizer.step()
 
 
-@pytest.mark.parametrize("method", ["bip-plus", "bip"])
+@pytest.mark.parametrize("method", METHODS)
 @pytest.mark.parametrize("how", ["positional", "keyword", "after backward"])
 def test_a_closure_runs_on_the_pruned_model(
     conv_net: nn.Module, batches: Batches, same_state: Same, method: str, how: str
 ) -> None:
     plain = copy.deepcopy(conv_net)
-    trained(plain, batches, SGD(plain.parameters(), lr=0.05, momentum=0.9), method=method)
+    trained(plain, SGD(plain.parameters(), lr=0.05, momentum=0.9), batches, method)
     optimizer = SGD(conv_net.parameters(), lr=0.05, momentum=0.9)
-    pruner = attach(conv_net, optimizer, method=method)
+    pruner = attached(conv_net, [optimizer], method=method)
     for batch in itertools.islice(itertools.cycle(batches), STEPS):
 
         def closure(batch: tuple[Tensor, Tensor] = batch) -> float:
@@ -171,10 +71,10 @@ def test_a_closure_runs_on_the_pruned_model(
     assert same_state(plain, conv_net)
 
 
-@pytest.mark.parametrize("method", ["bip-plus", "bip", "gmp", "movement"])
+@pytest.mark.parametrize("method", METHODS)
 def test_gradients_are_left_alone(conv_net: nn.Module, batches: Batches, method: str) -> None:
     optimizer = AdamW(conv_net.parameters())
-    attach(conv_net, optimizer, method=method)
+    attached(conv_net, [optimizer], method=method)
     for batch in batches:
         optimizer.zero_grad()
         loss_of(conv_net, batch).backward()
@@ -186,14 +86,14 @@ def test_gradients_are_left_alone(conv_net: nn.Module, batches: Batches, method:
 
 def test_the_upper_level_of_bip_moves_masks_alone(conv_net: nn.Module, batches: Batches) -> None:
     optimizer = SGD(conv_net.parameters(), lr=0.1, momentum=0.9, weight_decay=0.1)
-    pruner = attach(conv_net, optimizer, method="bip", sparsity=0.5)
-    plain_loop(conv_net, optimizer, batches, 3)
+    pruner = attached(conv_net, [optimizer], method="bip", sparsity=0.5)
+    train(conv_net, [optimizer], batches, 3)
     state = copy.deepcopy(optimizer.state_dict())
     theta = {name: value.clone() for name, value in pruner.theta.items()}
     biases = conv_net.get_parameter("head.bias").clone()
     masks = pruner.masks
-    plain_loop(conv_net, optimizer, batches, 1)
-    assert str(optimizer.state_dict()) == str(state)
+    train(conv_net, [optimizer], batches, 1)
+    assert same_content(optimizer.state_dict(), state)
     assert all(torch.equal(pruner.theta[name], value) for name, value in theta.items())
     assert torch.equal(conv_net.get_parameter("head.bias"), biases)
     assert pruner.masks != masks
@@ -202,7 +102,7 @@ def test_the_upper_level_of_bip_moves_masks_alone(conv_net: nn.Module, batches: 
 def test_clipping_and_accumulation_are_the_users(conv_net: nn.Module, batches: Batches) -> None:
     """The mask moves by what the optimizer is given: clipped sums over micro-batches."""
     optimizer = SGD(conv_net.parameters(), lr=0.05)
-    pruner = attach(conv_net, optimizer, steps=4)
+    pruner = attached(conv_net, [optimizer], steps=4)
     for batch in batches:
         loss_of(conv_net, batch).backward()
     nn.utils.clip_grad_norm_(conv_net.parameters(), 0.1)
@@ -222,7 +122,7 @@ def test_clipping_and_accumulation_are_the_users(conv_net: nn.Module, batches: B
 def test_the_rate_of_scores_follows_the_scheduler(conv_net: nn.Module, batches: Batches) -> None:
     """A warm-up that says its peak by `initial_lr` is known from the first step."""
     optimizer = SGD(conv_net.parameters(), lr=0.1)
-    pruner = attach(conv_net, optimizer, sparsity=0.0, steps=8)
+    pruner = attached(conv_net, [optimizer], sparsity=0.0, steps=8)
     factors = [0.25, 0.5, 1.0, 0.1]
     scheduler = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda t: factors[min(t, 3)])
     for factor, batch in zip(factors, batches, strict=True):
@@ -238,97 +138,11 @@ def test_the_rate_of_scores_follows_the_scheduler(conv_net: nn.Module, batches: 
         scheduler.step()
 
 
-def test_parameters_added_later_are_left_alone(conv_net: nn.Module, batches: Batches) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.1)
-    pruner = attach(conv_net, optimizer, steps=2)
-    extra = nn.Parameter(torch.ones(3, 3))
-    optimizer.add_param_group({"params": [extra], "lr": 0.5})
-    for batch in batches:
-        optimizer.zero_grad()
-        (loss_of(conv_net, batch) + extra.sum()).backward()
-        optimizer.step()
-    assert torch.equal(extra, torch.full((3, 3), -1.0))
-    assert pruner.ticket().sparsity == 0.8
-
-
-def test_a_subclass_whose_hooks_fire_twice_steps_once(
-    conv_net: nn.Module, batches: Batches, same_state: Same
-) -> None:
-    class Outer(SGD):
-        def step(self, closure: Any = None) -> Any:
-            return super().step(closure)
-
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, SGD(plain.parameters(), lr=0.05))
-    fired = []
-    optimizer = Outer(conv_net.parameters(), lr=0.05)
-    optimizer.register_step_post_hook(lambda *_: fired.append(1))
-    other = trained(conv_net, batches, optimizer)
-    assert len(fired) == 2 * STEPS
-    assert other.step == STEPS
-    assert same_state(plain, conv_net)
-    assert pruner.masks == other.masks
-
-
-class Lookahead(Optimizer):
-    """An optimizer within an optimizer, which moves the weights once more behind the inner one."""
-
-    def __init__(self, inner: Optimizer) -> None:
-        self.optimizer = inner
-        super().__init__([p for g in inner.param_groups for p in g["params"]], {})
-        self.slow = [p.detach().clone() for g in inner.param_groups for p in g["params"]]
-
-    def step(self, closure: Any = None) -> None:  # pyright: ignore
-        self.optimizer.step()
-        with torch.no_grad():
-            for slow, p in zip(self.slow, self.param_groups[0]["params"], strict=True):
-                p.copy_(slow.lerp_(p, 0.5))
-
-
-def test_what_wraps_the_optimizer_cannot_bring_pruned_weights_back(
-    conv_net: nn.Module, batches: Batches
-) -> None:
-    optimizer = Lookahead(SGD(conv_net.parameters(), lr=0.05))
-    pruner = attach(conv_net, optimizer)
-    plain_loop(conv_net, optimizer, batches, STEPS)
-    assert pruner.step == STEPS
-    for name, mask in pruner.masks.items():
-        assert not conv_net.get_parameter(name)[~mask].any()
-
-
-class Accelerated(Optimizer):
-    """A wrapper without hooks of its own, in the shape of Accelerate's."""
-
-    def __init__(self, optimizer: Optimizer) -> None:
-        self.optimizer = optimizer
-
-    @property
-    def param_groups(self) -> Any:  # pyright: ignore
-        return self.optimizer.param_groups
-
-    def step(self, closure: Any = None) -> None:  # pyright: ignore
-        self.optimizer.step(None)  # pyright: ignore
-
-    def zero_grad(self, set_to_none: bool = True) -> None:
-        self.optimizer.zero_grad(set_to_none)
-
-
-@pytest.mark.parametrize("method", ["bip-plus", "bip"])
-def test_a_wrapper_without_hooks_is_looked_into(
-    conv_net: nn.Module, batches: Batches, same_state: Same, method: str
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    trained(plain, batches, SGD(plain.parameters(), lr=0.05), method=method)
-    optimizer = Accelerated(SGD(conv_net.parameters(), lr=0.05))
-    assert trained(conv_net, batches, optimizer, method=method).step == STEPS
-    assert same_state(plain, conv_net)
-
-
 def test_a_step_that_raises_is_not_counted_and_the_next_one_is(
     conv_net: nn.Module, batches: Batches
 ) -> None:
     optimizer = SGD(conv_net.parameters(), lr=0.05)
-    pruner = attach(conv_net, optimizer, method="bip")
+    pruner = attached(conv_net, [optimizer], method="bip")
 
     def closure() -> float:
         raise RuntimeError("out of memory")
@@ -337,58 +151,8 @@ def test_a_step_that_raises_is_not_counted_and_the_next_one_is(
         with pytest.raises(RuntimeError, match="out of memory"):
             optimizer.step(closure)
         assert pruner.step == count
-        plain_loop(conv_net, optimizer, batches, 1)
+        train(conv_net, [optimizer], batches, 1)
         assert pruner.step == count + 1
-
-
-def test_a_state_that_the_optimizer_loads_does_not_loosen_the_hooks(
-    conv_net: nn.Module, batches: Batches, same_state: Same
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    trained(plain, batches, AdamW(plain.parameters(), lr=0.01))
-    optimizer = AdamW(conv_net.parameters(), lr=0.01)
-    attach(conv_net, optimizer)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.load_state_dict(copy.deepcopy(optimizer.state_dict()))
-        plain_loop(conv_net, optimizer, [batch], 1)
-    assert same_state(plain, conv_net)
-
-
-def test_one_of_two_optimizers_overflows(conv_net: nn.Module, batches: Batches) -> None:
-    """Then the mask stands still, and the next whole step is one again."""
-    matrices = [p for p in conv_net.parameters() if p.ndim == 2]
-    others = [p for p in conv_net.parameters() if p.ndim != 2]
-    optimizers = [SGD(matrices, lr=0.05), AdamW(others, lr=0.01)]
-    pruner = attach(conv_net, optimizers)
-    scaler = torch.amp.GradScaler("cpu", init_scale=4.0)
-    counted = []
-    for overflow in (None, "head.weight", None, "conv1.weight", None):
-        conv_net.zero_grad()
-        scaler.scale(loss_of(conv_net, batches[0])).backward()
-        if overflow:
-            conv_net.get_parameter(overflow).grad.fill_(torch.inf)  # pyright: ignore
-        for optimizer in optimizers:
-            scaler.step(optimizer)
-        scaler.update()
-        counted.append(pruner.step)
-        for name, mask in pruner.masks.items():
-            assert not conv_net.get_parameter(name)[~mask].any()
-    assert counted == [1, 1, 2, 2, 3]
-
-
-def test_maximizing_is_minimizing_the_negative(
-    conv_net: nn.Module, batches: Batches, same_state: Same
-) -> None:
-    plain = copy.deepcopy(conv_net)
-    pruner = trained(plain, batches, SGD(plain.parameters(), lr=0.05))
-    optimizer = SGD(conv_net.parameters(), lr=0.05, maximize=True)
-    other = attach(conv_net, optimizer)
-    for batch in itertools.islice(itertools.cycle(batches), STEPS):
-        optimizer.zero_grad()
-        (-loss_of(conv_net, batch)).backward()
-        optimizer.step()
-    assert same_state(plain, conv_net)
-    assert pruner.masks == other.masks
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")  # of torch's own, as it compiles
@@ -397,10 +161,10 @@ def test_compiled_is_the_same(
     conv_net: nn.Module, batches: Batches, same_state: Same, what: str
 ) -> None:
     plain = copy.deepcopy(conv_net)
-    trained(plain, batches, SGD(plain.parameters(), lr=0.05))
+    trained(plain, SGD(plain.parameters(), lr=0.05), batches)
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     compiled = torch.compile(conv_net, backend="eager") if what == "model" else conv_net
-    pruner = attach(compiled, optimizer)
+    pruner = attached(compiled, [optimizer])
     step = torch.compile(optimizer.step, backend="eager") if what == "step" else optimizer.step
     for batch in itertools.islice(itertools.cycle(batches), STEPS):
         optimizer.zero_grad()
@@ -415,10 +179,10 @@ def test_steps_that_run_out_leave_the_mask_as_it_is(
     conv_net: nn.Module, batches: Batches, caplog: pytest.LogCaptureFixture
 ) -> None:
     optimizer = SGD(conv_net.parameters(), lr=0.1)
-    pruner = trained(conv_net, batches, optimizer)
+    pruner = trained(conv_net, optimizer, batches)
     masks, before = pruner.masks, conv_net.get_parameter("conv2.weight").clone()
     with caplog.at_level(logging.WARNING):
-        plain_loop(conv_net, optimizer, batches, 5)
+        train(conv_net, [optimizer], batches, 5)
     assert pruner.masks is masks
     assert pruner.step == STEPS
     assert not torch.equal(conv_net.get_parameter("conv2.weight"), before)
@@ -434,9 +198,9 @@ def test_other_types_keep_their_bits(batches: Batches, dtype: torch.dtype) -> No
     model = nn.Sequential(nn.Flatten(), nn.Linear(64, 16), nn.ReLU(), nn.Linear(16, 3)).to(dtype)
     model[3].float()
     optimizer = SGD(model.parameters(), lr=0.05)
-    pruner = attach(model, optimizer, steps=200)
+    pruner = attached(model, [optimizer], steps=200)
     model[2].register_forward_hook(lambda *args: args[2].float())
-    plain_loop(model, optimizer, [(x.to(dtype), y) for x, y in batches], 200)
+    train(model, [optimizer], [(x.to(dtype), y) for x, y in batches], 200)
     scores = pruner.state_dict()["scores"]["1.weight"]
     assert scores.dtype == (torch.float64 if dtype == torch.float64 else torch.float32)
     assert pruner.theta["1.weight"].dtype == dtype
@@ -457,8 +221,58 @@ def test_layouts_in_memory_do_not_matter(
     plain = copy.deepcopy(conv_net)
     plain.head.weight = nn.Parameter(plain.head.weight.detach().contiguous())  # pyright: ignore
     conv_net.conv2.to(memory_format=torch.channels_last)  # pyright: ignore
-    pruner = trained(plain, batches, AdamW(plain.parameters(), lr=0.01))
-    other = trained(conv_net, batches, AdamW(conv_net.parameters(), lr=0.01))
+    pruner = trained(plain, AdamW(plain.parameters(), lr=0.01), batches)
+    other = trained(conv_net, AdamW(conv_net.parameters(), lr=0.01), batches)
     assert other.masks.overlap(pruner.masks) > 0.95  # convolutions differ in their last bits
-    for name, mask in other.masks.items():
-        assert torch.equal(conv_net.get_parameter(name)[mask], other.theta[name][mask])
+    assert shows_z(conv_net, other)
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_what_the_loop_does_to_kept_weights_between_steps_counts(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    """Clipped, decayed by hand or loaded from the best epoch: theta follows."""
+    optimizer = SGD(conv_net.parameters(), lr=0.05)
+    pruner = attached(conv_net, [optimizer], method, sparsity=0.5)
+    train(conv_net, [optimizer], batches)
+    best = copy.deepcopy(conv_net.state_dict())
+    train(conv_net, [optimizer], batches)
+    for changed in (best, {name: value / 2 for name, value in best.items()}):
+        conv_net.load_state_dict(changed)
+        shown = {n: mask & (best[n] != 0) for n, mask in pruner.masks.items()}
+        optimizer.param_groups[0]["lr"] = 0.0
+        train(conv_net, [optimizer], batches, 1)
+        for name, mask in pruner.masks.items():
+            both = mask & shown[name]
+            assert both.any()
+            assert torch.equal(conv_net.get_parameter(name)[both], changed[name][both])
+
+
+@pytest.mark.parametrize("method", METHODS)
+def test_weights_stay_where_they_are_in_memory(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    """Graphs that were captured of forward and backward read and write there."""
+    places = {name: p.data_ptr() for name, p in conv_net.named_parameters()}
+    optimizer = AdamW(conv_net.parameters(), lr=0.01)
+    attached(conv_net, [optimizer], method)
+    for batch in batches:
+        train(conv_net, [optimizer], [batch])
+        assert {name: p.data_ptr() for name, p in conv_net.named_parameters()} == places
+
+
+@pytest.mark.parametrize("method", ["bip-plus", "movement"])
+def test_moments_of_pruned_weights_do_not_move_theta(
+    conv_net: nn.Module, batches: Batches, method: str
+) -> None:
+    optimizer = AdamW(conv_net.parameters(), lr=0.01, weight_decay=0.1)
+    train(conv_net, [optimizer], batches)  # which fills the moments of all
+    pruner = attached(conv_net, [optimizer], method, initial_sparsity=0.7)
+    for batch in batches * 2:
+        pruned = {name: ~mask for name, mask in pruner.masks.items()}
+        before = {name: theta.clone() for name, theta in pruner.theta.items()}
+        train(conv_net, [optimizer], [batch])
+        for name, theta in pruner.theta.items():
+            assert optimizer.state[conv_net.get_parameter(name)]["exp_avg"][pruned[name]].any()
+            assert torch.equal(theta[pruned[name]], before[name][pruned[name]])
+            assert not torch.equal(theta, before[name])

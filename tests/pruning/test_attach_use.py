@@ -1,43 +1,33 @@
-"""What `attach` gives back, and what it refuses, at once and in a sentence."""
+"""What `attach` gives back: tickets, histories, states, scores."""
 
 from __future__ import annotations
 
 import copy
-import itertools
 import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from torch import Tensor, nn
-from torch.nn.functional import cross_entropy
-from torch.optim import SGD, AdamW
+from loops import Batches, attached, train
+from torch import nn
+from torch.optim import SGD
 
 import biprune
-from biprune.pruning.attach import Pruner
-
-Batches = list[tuple[Tensor, Tensor]]
 
 
-def trained(model: nn.Module, batches: Batches, steps: int, **how: Any) -> Pruner:
+def pruned(model: nn.Module, batches: Batches, steps: int, **how: Any) -> biprune.Pruner:
+    """By a whole run."""
     optimizer = SGD(model.parameters(), lr=0.05, momentum=0.9)
-    pruner = biprune.attach(model, optimizer, steps=steps, **{"sparsity": 0.8} | how)
-    go_on(model, optimizer, batches, steps)
+    pruner = attached(model, [optimizer], steps=steps, **how)
+    train(model, [optimizer], batches, steps)
     return pruner
-
-
-def go_on(model: nn.Module, optimizer: Any, batches: Batches, steps: int) -> None:
-    for inputs, labels in itertools.islice(itertools.cycle(batches), steps):
-        optimizer.zero_grad()
-        cross_entropy(model(inputs), labels).backward()
-        optimizer.step()
 
 
 def test_the_ticket_is_a_copy_that_saves(
     conv_net: nn.Module, batches: Batches, tmp_path: Path
 ) -> None:
-    pruner = trained(conv_net, batches, 10)
+    pruner = pruned(conv_net, batches, 10)
     ticket = pruner.ticket()
     assert conv_net.training
     assert not ticket.model.training
@@ -47,7 +37,9 @@ def test_the_ticket_is_a_copy_that_saves(
         "steps": 10,
         "ramp": 0.6,
         "initial_sparsity": 0.0,
+        "mask_every": 1,
         "kappa": 3.0,
+        "passes": 1,
     }
     assert ticket.masks.kept == round(0.2 * (54 + 648 + 36))
     ticket.save(tmp_path / "out")
@@ -62,17 +54,17 @@ def test_a_ticket_before_the_ramp_is_over_is_refused(conv_net: nn.Module, batche
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.8, steps=10)
     assert pruner.sparsity == 0
-    go_on(conv_net, optimizer, batches, 5)
+    train(conv_net, [optimizer], batches, 5)
     with pytest.raises(ValueError, match=r"sparsity of 0\.7963 on its way to 0\.8, after 5 of 10"):
         pruner.ticket()
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     assert pruner.ticket().masks.sparsity == pytest.approx(0.8, abs=1e-3)
 
 
 def test_the_history_has_a_record_for_every_hundredth(
     conv_net: nn.Module, batches: Batches
 ) -> None:
-    pruner = trained(conv_net, batches, 250)
+    pruner = pruned(conv_net, batches, 250)
     assert [record["step"] for record in pruner.history] == list(range(2, 251, 2))
     last = pruner.history[-1]
     assert last["sparsity"] == pytest.approx(0.8, abs=1e-3)
@@ -85,15 +77,16 @@ def test_a_sparse_model_is_pruned_further(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
     """What is pruned already stays so until a step moves the mask, which never has more to keep."""
-    first = trained(conv_net, batches, 10, sparsity=0.5)
+    first = pruned(conv_net, batches, 10, sparsity=0.5)
     first.detach()
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     how: dict[str, Any] = {"method": method, "sparsity": 0.9, "initial_sparsity": 0.5}
+    how["mask_every"] = 1
     pruner = biprune.attach(conv_net, optimizer, steps=20, **how)
     assert pruner.masks == first.masks
     kept = [pruner.masks.kept]
     for batch in batches * 5:
-        go_on(conv_net, optimizer, [batch], 1)
+        train(conv_net, [optimizer], [batch], 1)
         kept.append(pruner.masks.kept)
     expected = [0.9 - 0.4 * max(0.0, 1 - step / 12) ** 3 for step in range(21)]
     assert kept == [round((1 - sparsity) * 738) for sparsity in expected]
@@ -104,7 +97,7 @@ def test_coupled_groups_are_pruned_together(
     conv_net: nn.Module, batches: Batches, method: str
 ) -> None:
     example = torch.zeros(2, 1, 8, 8)
-    pruner = trained(
+    pruner = pruned(
         conv_net, batches, 10, structure="group", sparsity=0.5, example_input=example, method=method
     )
     assert (pruner.masks.kept, pruner.masks.total) == (9, 18)
@@ -123,7 +116,7 @@ def test_scores_of_groups_are_sums_over_their_gates(conv_net: nn.Module, batches
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     how: dict[str, Any] = {"structure": "group", "example_input": torch.zeros(2, 1, 8, 8)}
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10, **how)
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     sums = []
     for norm in ("norm1", "norm2"):
         names = (f"{norm}.weight", f"{norm}.bias")
@@ -141,7 +134,7 @@ def test_scores_of_dead_rows_stand_still(conv_net: nn.Module, batches: Batches) 
     for batch in batches * 10:
         scores = {n: s.clone() for n, s in pruner.state_dict()["scores"].items()}
         dead = {n: ~m.flatten(1).any(dim=1) for n, m in pruner.masks.items()}
-        go_on(conv_net, optimizer, [batch], 1)
+        train(conv_net, [optimizer], [batch], 1)
         for name, rows in dead.items():
             met += int(rows.sum())
             assert torch.equal(pruner.state_dict()["scores"][name][rows], scores[name][rows])
@@ -157,176 +150,29 @@ def test_steps_without_gradients_move_no_scores(conv_net: nn.Module, batches: Ba
     assert pruner.step == 3
     assert not any(score.any() for score in pruner.state_dict()["scores"].values())
     masks = pruner.masks
-    go_on(conv_net, optimizer, batches, 1)
+    train(conv_net, [optimizer], batches, 1)
     gradients = {name: conv_net.get_parameter(name).grad for name in masks}
     products = [(pruner.theta[n] * g).abs().sum() for n, g in gradients.items()]  # pyright: ignore
     assert pruner.state_dict()["mean"] == pytest.approx(float(sum(products)) / 738, rel=1e-5)
 
 
 def test_a_state_of_another_run_is_refused(conv_net: nn.Module, batches: Batches) -> None:
-    state = copy.deepcopy(trained(copy.deepcopy(conv_net), batches, 10).state_dict())
+    state = copy.deepcopy(pruned(copy.deepcopy(conv_net), batches, 10).state_dict())
     optimizer = SGD(conv_net.parameters(), lr=0.05)
     for how, message in [
-        ({"steps": 11}, "with the steps 10, this one has 11. Attach as it was"),
+        ({"steps": 11}, "with the steps 10, this one has 11. Attach with the settings of that run"),
         ({"method": "movement"}, "with the method 'bip-plus', this one has 'movement'"),
-        (
-            {"kappa": 1.0},
-            "'kappa': 3.0}, this one has {'ramp': 0.6, ",
-        ),
-        ({"sparsity": 0.5}, "with the target {'sparsity': 0.8"),
+        ({"kappa": 1.0}, "with the kappa 3.0, this one has 1.0"),
+        ({"sparsity": 0.5}, "with the sparsity 0.8, this one has 0.5"),
     ]:
-        pruner = biprune.attach(conv_net, optimizer, **{"sparsity": 0.8, "steps": 10} | how)  # pyright: ignore
+        pruner = attached(conv_net, [optimizer], **{"steps": 10} | how)
         with pytest.raises(ValueError, match=re.escape(message)):
             pruner.load_state_dict(state)
         pruner.detach()
     pruner = biprune.attach(conv_net, optimizer, sparsity=0.8, steps=10)
-    with pytest.raises(ValueError, match="none of a pruner by bip-plus: no 'history'"):
+    with pytest.raises(ValueError, match="not saved by a pruner of bip-plus: it lacks 'history'"):
         pruner.load_state_dict({"model": {}})
     wide = nn.Sequential(nn.Linear(4, 4))
     other = biprune.attach(wide, SGD(wide.parameters()), sparsity=0.8, steps=10)
     with pytest.raises(ValueError, match="of other weights than the model's: see 'masks'"):
         other.load_state_dict(state)
-
-
-def refused(
-    model: nn.Module, optimizer: Any, kind: type[Exception], words: str, **how: Any
-) -> None:
-    before = copy.deepcopy(model.state_dict())
-    with pytest.raises(kind, match=words):
-        biprune.attach(model, optimizer, **{"sparsity": 0.5, "steps": 10} | how)
-    assert all(torch.equal(before[n], value) for n, value in model.state_dict().items())
-
-
-def test_bad_arguments_are_refused(conv_net: nn.Module) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.05)
-    listed = "`method` must be one of bip-plus, bip, gmp, movement, got 'snip'"
-    refused(conv_net, optimizer, ValueError, listed, method="snip")
-    refused(conv_net, optimizer, ValueError, "`steps` must be at least 1, got 0", steps=0)
-    refused(conv_net, optimizer, TypeError, "`steps` must be a whole number, got 2.5", steps=2.5)
-    refused(conv_net, optimizer, ValueError, "Did you mean 0.9", sparsity=90)
-    refused(conv_net, optimizer, ValueError, "Say how much to prune", sparsity=None)
-    words = "`gmp` has no setting 'kappa'. Its settings: ramp, initial_sparsity"
-    refused(conv_net, optimizer, TypeError, words, method="gmp", kappa=3.0)
-    refused(conv_net, optimizer, ValueError, r"`ramp` must be in \(0, 1\], got 2", ramp=2.0)
-    words = "`initial_sparsity` 0.6 is above the sparsity to reach, 0.5"
-    refused(conv_net, optimizer, ValueError, words, initial_sparsity=0.6)
-    words = "`gamma` must be positive, got 0"
-    refused(conv_net, optimizer, ValueError, words, method="bip", gamma=0.0)
-    refused(conv_net, optimizer, ValueError, "pass `example_input`", structure="group")
-
-
-def test_a_second_attach_is_refused(conv_net: nn.Module) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.05)
-    first = biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10, include="conv1")
-    words = "attached to 'conv1.weight' already. First call detach"
-    refused(conv_net, optimizer, ValueError, words)
-    refused(conv_net, AdamW(conv_net.parameters()), ValueError, words, method="bip")
-    with pytest.raises(ValueError, match=words):
-        biprune.hold(conv_net, optimizer, first.masks)
-    second = biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10, include="conv2")
-    first.detach()
-    second.detach()
-    assert not optimizer._optimizer_step_post_hooks
-
-
-def test_what_is_dropped_is_not_attached_any_more(conv_net: nn.Module) -> None:
-    """The optimizer keeps the pruner alive; when both are gone, so is the attachment."""
-    biprune.attach(conv_net, SGD(conv_net.parameters(), lr=0.05), sparsity=0.5, steps=10)
-    biprune.attach(conv_net, SGD(conv_net.parameters(), lr=0.05), sparsity=0.5, steps=10)
-
-
-def test_an_optimizer_without_the_weights_is_refused(conv_net: nn.Module) -> None:
-    other = SGD(copy.deepcopy(conv_net).parameters(), lr=0.05)
-    words = "does not hold 'conv1.weight', nor 2 more of 3 prunable weights"
-    refused(conv_net, other, ValueError, words)
-    head = SGD(conv_net.head.parameters(), lr=0.05)  # pyright: ignore
-    words = "does not hold 'conv1.weight', nor 1 more"
-    refused(conv_net, head, ValueError, words)
-    assert biprune.attach(conv_net, head, sparsity=0.5, steps=10, include="head").masks.total == 36
-
-
-def test_an_optimizer_that_loses_a_weight_says_so(conv_net: nn.Module, batches: Batches) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.05)
-    biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10)
-    optimizer.param_groups[0]["params"].pop(0)
-    with pytest.raises(ValueError, match=r"does not hold 'conv1.weight' any more"):
-        go_on(conv_net, optimizer, batches, 1)
-
-
-def test_an_optimizer_without_hooks_is_refused(conv_net: nn.Module) -> None:
-    class InBackward:
-        def __init__(self) -> None:
-            self.param_groups = [{"params": list(conv_net.parameters())}]
-
-    words = "got InBackward, which has no hooks around its step. Optimizers that step within"
-    refused(conv_net, InBackward(), TypeError, words)
-    refused(conv_net, [SGD(conv_net.parameters()), InBackward()], TypeError, words)
-    refused(conv_net, None, TypeError, "got NoneType, which has no hooks")
-
-
-def test_parametrized_and_sparse_weights_are_refused() -> None:
-    linear = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)))
-    refused(linear, SGD(linear.parameters()), ValueError, "'0.weight' is already parametrized")
-    model = nn.Sequential(nn.Embedding(8, 4, sparse=True), nn.Linear(4, 2))
-    optimizer = SGD(model.parameters(), lr=0.1)
-    words = "gradient of '0.weight' is sparse"
-    refused(model, optimizer, ValueError, words, include="*")
-    pruner = biprune.attach(model, optimizer, sparsity=0.5, steps=2)  # and is none of ours
-    model(torch.tensor([1, 2])).sum().backward()
-    optimizer.step()
-    assert pruner.step == 1
-
-
-def test_a_gradient_that_turns_out_sparse_is_refused() -> None:
-    class Rows(nn.Module):
-        def __init__(self) -> None:
-            super().__init__()
-            self.table = nn.Parameter(torch.ones(8, 4))
-
-        def forward(self, rows: Tensor) -> Tensor:
-            return nn.functional.embedding(rows, self.table, sparse=True)
-
-    model = Rows()
-    optimizer = SGD(model.parameters(), lr=0.1)
-    biprune.attach(model, optimizer, sparsity=0.5, steps=2, include="table")
-    model(torch.tensor([1, 2])).sum().backward()
-    with pytest.raises(ValueError, match="gradient of 'table' is sparse"):
-        optimizer.step()
-
-
-def test_sharded_weights_are_refused(tmp_path: Path) -> None:
-    from torch import distributed as dist
-    from torch.distributed.device_mesh import init_device_mesh
-    from torch.distributed.tensor import Replicate, distribute_tensor
-
-    dist.init_process_group("gloo", init_method=f"file://{tmp_path}/group", rank=0, world_size=1)
-    try:
-        model = nn.Linear(4, 4)
-        mesh = init_device_mesh("cpu", (1,))
-        model.weight = nn.Parameter(distribute_tensor(model.weight.data, mesh, [Replicate()]))
-        with pytest.raises(ValueError, match=r"FSDP, DTensor.*not supported yet"):
-            biprune.attach(model, SGD(model.parameters()), sparsity=0.5, steps=10)
-    finally:
-        dist.destroy_process_group()
-
-
-def test_a_model_that_was_converted_afterwards_says_so(
-    conv_net: nn.Module, batches: Batches
-) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.05)
-    biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10)
-    conv_net.double()
-    words = r"'\S+' was torch.float32 on cpu and is torch.float64 on cpu now"
-    with pytest.raises(ValueError, match=words):
-        go_on(conv_net, optimizer, [(x.double(), y) for x, y in batches], 1)
-
-
-def test_a_captured_step_is_refused(
-    conv_net: nn.Module, batches: Batches, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    optimizer = SGD(conv_net.parameters(), lr=0.05)
-    biprune.attach(conv_net, optimizer, sparsity=0.5, steps=10)
-    monkeypatch.setattr(torch.cuda, "is_current_stream_capturing", lambda: True)
-    monkeypatch.setattr(nn.Parameter, "is_cuda", property(lambda _: True), raising=False)
-    with pytest.raises(ValueError, match="captured in a CUDA graph"):
-        go_on(conv_net, optimizer, batches, 1)

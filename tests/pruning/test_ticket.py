@@ -17,10 +17,9 @@ from torch import Tensor, nn
 
 import biprune
 from biprune.core.documents import read_document, write_document
-from biprune.core.masked import apply_masks_
 from biprune.core.masks import Masks
 from biprune.core.parameters import prunable
-from biprune.core.selection import Selector
+from biprune.core.selection import select
 from biprune.core.structure import get_structure
 from biprune.files import artifact
 from biprune.files.artifact import (
@@ -255,7 +254,7 @@ def test_a_large_input_is_not_drawn_unasked(ticket: biprune.Ticket, tmp_path: Pa
         loaded.shrink()
     # 16 million numbers make a ResNet-8 of width 4 ask for 8 GB.
     write_document(path, {**read_document(path), "input_shape": [1, 4000, 4000]})
-    with pytest.raises(ValueError, match="more than are drawn unasked"):
+    with pytest.raises(ValueError, match="too large to draw without being asked"):
         biprune.load_ticket(tmp_path).example_input()
 
 
@@ -439,8 +438,8 @@ def test_pruned_weights_take_no_room(tmp_path: Path, same_state) -> None:
     model = biprune.create_model("resnet18")
     structure = get_structure("weight")
     scores = {name: weight.detach().abs() for name, weight in prunable(model, structure).items()}
-    masks = Selector(structure)(scores, 0.95)
-    apply_masks_(model, masks)
+    masks = select(scores, 0.95, structure)
+    masks.apply_(model)
     ticket = biprune.Ticket(model, masks, None, biprune.Cost(), [], "omp", {}, 0.95, 0)
     folder = ticket.save(tmp_path / "ticket")
     file = tensors_path(folder, read_metadata(folder))

@@ -100,8 +100,8 @@ def test_the_verdict_in_sentences() -> None:
         "with 95 % confidence (+0.40 points or more).",
         "imp: sparsest winning ticket at 50 % by its mean (90.70 ± 0.71 %, 2 runs) and at 50 % "
         "with 95 % confidence (+0.20 points or more).",
-        "Tickets that start from the dense networks have trained longer than those. Runs at a "
-        "sparsity of 0 would show what longer training gains by itself.",
+        "Tickets that start from the dense networks have trained longer than these. Runs at a "
+        "sparsity of 0 would show how much is due to the longer training alone.",
         "No winning ticket at any sparsity: omp.",
     ]
     assert overview([comparison]) == (
@@ -112,7 +112,7 @@ def test_the_verdict_in_sentences() -> None:
 
 def test_none_is_best_among_runs_of_different_seeds() -> None:
     (comparison,) = summarise([run("omp", 0.9, 0, 70.0), run("gmp", 0.9, 1, 80.0)])
-    said = "At 90 %, the sparsest tried, no method beats all others on the seeds that they share."
+    said = "At 90 %, the sparsest tried, no method beats all others on the seeds they share."
     assert said in verdict_sentences(comparison)
 
 

@@ -72,8 +72,8 @@ def test_variants_are_labelled_by_what_differs() -> None:
         "bip (score_lr=0.5)",
         "bip (score_lr=2)",
     ]
-    ours = labels({"passes": 2}, {"follow_weights": False}, method="bip-plus")
-    assert ours == ["bip-plus (follow_weights=False)", "bip-plus (passes=2)"]
+    ours = labels({"passes": 2}, {"kappa": 0.0}, method="bip-plus")
+    assert ours == ["bip-plus (kappa=0)", "bip-plus (passes=2)"]
 
 
 def test_the_stops_of_imp_make_no_variants_of_one_curve() -> None:

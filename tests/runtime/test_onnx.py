@@ -169,7 +169,7 @@ def test_several_inputs_and_outputs(tmp_path: Path) -> None:
 
 
 class Nest(nn.Module):
-    """Returns what is made of its input and twice that, in a nest with what is no tensor."""
+    """Returns a layer's output and twice that, nested with other things than tensors."""
 
     def __init__(self, nest: Callable[[Tensor, Tensor], object]) -> None:
         super().__init__()
@@ -241,41 +241,32 @@ def test_a_mismatch_is_refused_with_its_figures_and_replaces_no_file(tmp_path: P
     assert [p.read_text() for p in tmp_path.iterdir()] == ["the one before"]
 
 
-class ByValue(nn.Module):
-    """A branch on values, which no graph holds."""
+class Calling(nn.Module):
+    """Returns what a function makes of its input."""
+
+    def __init__(self, function: Callable[[Tensor], Tensor]) -> None:
+        super().__init__()
+        self.function = function
 
     def forward(self, inputs: Tensor) -> Tensor:
-        return 2 * inputs if float(inputs.sum()) > 0 else inputs
+        return self.function(inputs)
 
 
-class ByBatch(nn.Module):
-    """A branch on the size of the batch."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return 2 * inputs if len(inputs) > 4 else inputs
+def by_value(inputs: Tensor) -> Tensor:
+    return 2 * inputs if float(inputs.sum()) > 0 else inputs
 
 
-class ByLength(nn.Module):
-    """The size of the batch as a plain number."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs.view(len(inputs), -1)
-
-
-class NotANumber(nn.Module):
-    """Nothing can be said about such outputs."""
-
-    def forward(self, inputs: Tensor) -> Tensor:
-        return inputs * math.nan
+def by_batch(inputs: Tensor) -> Tensor:
+    return 2 * inputs if len(inputs) > 4 else inputs
 
 
 @pytest.mark.parametrize(
     ("model", "reason"),
     [
-        (ByValue(), "cannot be exported to ONNX: Could not guard"),
-        (ByBatch(), "for batches of any size"),
-        (ByLength(), r"Use `x\.shape\[0\]` in place of `len\(x\)`"),
-        (NotANumber(), "differ by nan"),
+        (Calling(by_value), "cannot be exported to ONNX: Could not guard"),
+        (Calling(by_batch), "for batches of any size"),
+        (Calling(lambda x: x.view(len(x), -1)), r"Use `x\.shape\[0\]` in place of `len\(x\)`"),
+        (Calling(lambda x: x * math.nan), "differ by nan"),
         (nn.Linear(4, 2), "does not run on a batch of 1 like `example_input`: mat1 and mat2"),
     ],
 )

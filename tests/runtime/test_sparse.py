@@ -6,6 +6,7 @@ from torch import nn
 
 import biprune
 from biprune.runtime import sparse
+from biprune.runtime.sparse import CsrLinear, with_csr
 
 
 class Mixed(nn.Module):
@@ -31,8 +32,38 @@ def ticket(batches: list, structure: str) -> biprune.Ticket:
     )
 
 
+@pytest.mark.parametrize("bias", [True, False])
+@pytest.mark.parametrize("shape", [(1, 12), (5, 12), (2, 3, 12)])
+def test_sparse_rows_give_what_the_layer_gives(shape: tuple[int, ...], bias: bool) -> None:
+    layer = nn.Linear(12, 7, bias=bias)
+    with torch.no_grad():
+        layer.weight[torch.rand_like(layer.weight) < 0.7] = 0.0
+    inputs = torch.randn(shape)
+    with torch.inference_mode():
+        torch.testing.assert_close(CsrLinear(layer)(inputs), layer(inputs))
+
+
+def test_sparse_rows_replace_linear_layers_with_zeros_and_nothing_else() -> None:
+    encoder = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    dense, conv, sparse = nn.Linear(8, 8), nn.Conv1d(5, 5, 1), nn.Linear(8, 4)
+    model = nn.Sequential(encoder, dense, conv, nn.Sequential(sparse)).eval()
+    with torch.no_grad():
+        for weight in (sparse.weight, conv.weight, encoder.linear1.weight):
+            weight[:, ::2] = 0.0
+    found = with_csr(model)
+    assert found is not None
+    assert [type(module) for module in found] == [*map(type, model[:3]), nn.Sequential]
+    assert isinstance(found[3][0], CsrLinear)
+    assert isinstance(found[0].linear1, nn.Linear)
+    assert isinstance(model[3][0], nn.Linear)
+    tokens = torch.randn(3, 5, 8)
+    with torch.inference_mode():
+        torch.testing.assert_close(found(tokens), model(tokens))
+    assert with_csr(nn.Sequential(dense, conv)) is None
+
+
 def test_a_device_without_kernels_is_refused(batches: list) -> None:
-    with pytest.raises(ValueError, match="NVIDIA GPUs alone, and the model is on 'cpu'"):
+    with pytest.raises(ValueError, match="NVIDIA GPUs only, and the model is on 'cpu'"):
         ticket(batches, "2:4").to_semi_structured()
 
 

@@ -13,7 +13,6 @@ from torch import Tensor, nn
 import architectures
 import biprune
 from biprune.core.groups import Groups
-from biprune.core.masked import apply_masks_
 from biprune.methods.base import Target, magnitudes
 from biprune.pruning.request import Request
 from biprune.structured.grouping import Coupling
@@ -45,7 +44,7 @@ def test_a_budget_is_met_and_not_exceeded(found, measure, kept, round_to, off, s
     target = replace(target, structure=structure, sparsity=1 - kept)
     masks = target.select(magnitudes(target.weights(model)))
     masked = copy.deepcopy(model)
-    apply_masks_(masked, masks)
+    masks.apply_(masked)
     small = biprune.shrink(masked, Coupling(structure.groups, {}), INPUTS)
     if measure == "macs":
         reached = total_macs(small, INPUTS) / total_macs(model, INPUTS)
@@ -136,7 +135,7 @@ def test_rounds_of_imp_never_gain_a_unit() -> None:
 
 def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
     model = biprune.create_model("resnet20", seed=0)
-    with pytest.raises(ValueError, match=r"cannot be pruned to 0\.05 of its macs: .* is left"):
+    with pytest.raises(ValueError, match=r"cannot be pruned to 0\.05 of its macs: .* leave 0"):
         Request(None, "group", budget={"macs": 0.05}, round_to=8).target(model, INPUTS)
     normed = nn.Sequential(nn.Linear(4, 8), nn.LayerNorm(8), nn.Linear(8, 6), nn.Linear(6, 2))
     with pytest.raises(ValueError, match=r"Left out: 0\.weight \(it runs through a norm .*\); 3\."):
@@ -146,7 +145,7 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"sparsity": 0.5, "budget": {"macs": 0.5}}, "the same thing twice"),
+        ({"sparsity": 0.5, "budget": {"macs": 0.5}}, "both say how much to prune"),
         ({"budget": {"flops": 0.5}}, r'must be {"macs": fraction}'),
         ({"budget": {"macs": 1.5}}, r"fraction in \(0, 1\]"),
         ({"budget": 0.5}, r'must be {"macs": fraction}.* got 0\.5'),
@@ -156,6 +155,14 @@ def test_a_budget_that_cannot_be_met_says_what_is_left() -> None:
         ({}, "or a `budget` such as"),
         ({"structure": "2:4", "sparsity": 0.9}, "removes 0.5 of the weights"),
         ({"structure": "weight"}, "Say how much to prune"),
+        (
+            {"structure": "weight", "sparsity": 0.5, "streams": True},
+            r"`streams` counts what can be removed.*alone",
+        ),
+        (
+            {"sparsity": 0.5, "attention": "dims"},
+            r"`attention` must be one of .*'width', got 'dims'",
+        ),
     ],
 )
 def test_requests_that_make_no_sense(given: dict, message: str) -> None:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from biprune.structured.dependence import Dependence, UndecidedError
+from biprune.structured.removal import Dependence, UndecidedError
 
 ZERO_FILTER = torch.ones(3, 2, 3, 3)
 ZERO_FILTER[1] = 0

@@ -15,7 +15,6 @@ import adversarial
 import architectures
 import biprune
 from biprune.core.groups import Group
-from biprune.pruning.request import Request
 from biprune.runtime.onnx import export_onnx
 from biprune.structured.find import find_groups
 from biprune.structured.form import GraphForm
@@ -281,13 +280,6 @@ def test_pruning_by_width_or_with_streams_ends_in_a_certified_model(options: Any
     certificate: Any = ticket.shrink(tokens).certificate
     assert certificate.units_removed == ticket.masks.total - ticket.masks.kept > 0
     assert certificate.after.macs <= 0.6 * certificate.before.macs
-
-
-def test_what_is_said_of_groups_is_for_groups() -> None:
-    with pytest.raises(ValueError, match=r"`streams` counts what can be removed.*alone"):
-        Request(0.5, "weight", streams=True)
-    with pytest.raises(ValueError, match=r"`attention` must be one of .*'width', got 'dims'"):
-        Request(0.5, "group", attention="dims")  # pyright: ignore[reportArgumentType]
 
 
 def test_a_graph_is_exported_to_onnx(tmp_path: Path) -> None:

@@ -10,11 +10,10 @@ import adversarial
 import biprune
 from architectures import ARCHITECTURES, CLASSES, Residual, build, images, scale_shares
 from biprune.core.groups import Group, Slice
-from biprune.structured.find import find_groups, labels_of, without_culprits
+from biprune.structured.find import Trial, find_groups, labels_of, without_culprits
 from biprune.structured.grouping import Coupling
+from biprune.structured.labels import RULES
 from biprune.structured.rules.pointwise import NOT_FINITE
-from biprune.structured.rules.table import RULES
-from biprune.structured.trial import Trial
 
 # Worked out by hand from the networks: every group with its number of units.
 GROUPS = {

@@ -287,7 +287,7 @@ def test_an_unknown_operation_freezes_what_it_reads_and_nothing_else() -> None:
 def test_a_rule_that_fails_is_an_operation_that_is_not_known(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    from biprune.structured.rules.table import RULES
+    from biprune.structured.labels import RULES
 
     def fails(*args: object, **kwargs: object) -> None:
         raise IndexError

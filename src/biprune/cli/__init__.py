@@ -1,4 +1,4 @@
-"""The command line: the library's words, its only printing, and no import of torch for help."""
+"""The command line. Nothing else in biprune prints; help is shown without importing torch."""
 
 from __future__ import annotations
 

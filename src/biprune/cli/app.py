@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import math
 import os
 import signal
@@ -33,25 +34,25 @@ from biprune.cli import (
 from biprune.cli import list as listing
 from biprune.core.files import printable
 
-ECHO = 1.0  # seconds: `timeout` sends to the process and to its group, a cluster to each of them
-LATER = 0.05  # seconds, after which a destructor is over
+ECHO = 1.0  # seconds in which the same signal may come twice: to the process and to its group
+LATER = 0.05  # seconds, by which a destructor has ended
 
 
 class Interrupted(KeyboardInterrupt):
     """SIGTERM or Ctrl-C has come.
 
-    A class of its own, for once a KeyboardInterrupt has passed through `exec`, Python ends as if
-    killed by SIGINT, whatever the exit code.
+    Not a plain KeyboardInterrupt: once that has passed through `exec`, Python ends as if killed by
+    SIGINT, whatever the exit code.
     """
 
 
 @contextmanager
 def signals_as_interrupts() -> Iterator[list[int]]:
-    """Raise `Interrupted` at SIGTERM and Ctrl-C; the numbers of those that came are in the list.
+    """Raise `Interrupted` at SIGTERM and Ctrl-C; the list yielded collects the signals' numbers.
 
-    A second one that follows at once is the same wish and must not cut the tidying up short; a
-    later one raises again. What is raised in a destructor or at a fork is lost: there the signal is
-    sent again.
+    A second signal right after the first is its echo, and must not interrupt the clean-up. A later
+    one raises again. What is raised in a destructor or at a fork is lost, so the signal is sent
+    again.
     """
     heard: list[int] = []
     last, own = -math.inf, os.getpid()
@@ -68,15 +69,15 @@ def signals_as_interrupts() -> Iterator[list[int]]:
         last = now
         heard.append(number)
         if sys.platform != "win32":
-            # The processes that read data were told too, so their end is not an error. A function,
-            # not SIG_DFL: Python complains of a signal that is on its way when its handler goes.
+            # The processes that read data got the signal too, so their end is not an error. The
+            # handler is a function: with SIG_DFL, Python complains of signals already on their way.
             signal.signal(signal.SIGCHLD, lambda *_: None)
         raise Interrupted
 
     def send_again(lost: sys.UnraisableHookArgs) -> None:
         nonlocal last
         if not isinstance(lost.exc_value, Interrupted):
-            if not heard:  # afterwards it fails for being cut short, as hooks around a fork do
+            if not heard:  # after a signal, what fails was interrupted, as hooks around a fork are
                 report(lost)
             return
         last = -math.inf
@@ -153,15 +154,18 @@ def _root(
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
     """Run the command line and exit.
 
-    The code is 0 if all is done, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM, which
-    ends a command in the same way, and 1 for a bug.
+    Args:
+        arguments: The words after `biprune`; by default those of this process.
+
+    The exit code is 0 on success, 2 for a user's mistake, 130 after Ctrl-C, 143 after SIGTERM and 1
+    for a bug.
     """
     given = sys.argv[1:] if arguments is None else arguments
     with signals_as_interrupts() as heard:
         try:
             code = _run(given or ["--help"])
         except BaseException:
-            # An import that is interrupted may make any other error of it.
+            # An interrupted import may turn the interrupt into any other error.
             if not heard:
                 raise
             code = BUG
@@ -171,6 +175,8 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
 
 def _run(arguments: Sequence[str]) -> int:
+    logging.basicConfig(format="%(message)s")
+    logging.getLogger("biprune").setLevel(logging.INFO)
     try:
         code = get_command(app).main(arguments, prog_name="biprune", standalone_mode=False)
     except typer.TyperException as error:
@@ -190,7 +196,7 @@ def _report(error: Exception, message: str) -> int:
 
 
 def _sentence(error: Exception) -> str:
-    """What an error says; of the system's own ones without number."""
+    """The message of an error, without the number that those of the system have."""
     if not isinstance(error, OSError) or error.strerror is None:
         return str(error)
     where = f" {str(error.filename)!r}" if error.filename else " the output"
@@ -204,6 +210,6 @@ def _usage_message(error: typer.TyperException) -> str:
 
 
 def _raised_by_us(error: TypeError) -> bool:
-    """Whether a check of ours complains; another's is a bug, such as one in the user's model."""
+    """Whether a check of ours raised it; any other TypeError is a bug, maybe in a user's model."""
     *_, innermost = traceback.walk_tb(error.__traceback__)
     return PACKAGE in Path(innermost[0].f_code.co_filename).parents

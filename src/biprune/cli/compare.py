@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated, Any
 
 import typer
 
 from biprune.cli import options
-from biprune.cli.settings import build_method
 from biprune.cli.sweeps import check_report, print_results, run_sweep
-
-if TYPE_CHECKING:
-    from biprune import Method
 
 EXAMPLES = """\
 $ biprune compare resnet8 digits --sparsities 0.8,0.95 --passes 20 \\
@@ -47,6 +44,10 @@ def compare_command(
         ),
     ] = None,
     dense_epochs: Annotated[int, typer.Option(help="Epochs of the dense runs.")] = 160,
+    optimizer: options.OptimizerName = None,
+    clip_grad: options.ClipGrad = None,
+    accumulate: options.Accumulate = 1,
+    ema: options.Ema = None,
     width: options.Width = None,
     model_option: options.ModelOptions = None,
     root: options.Root = None,
@@ -54,8 +55,9 @@ def compare_command(
     batch_size: options.BatchSize = None,
     store: options.StoreFolder = Path("runs/store"),
     workers: options.RunWorkers = 1,
-    threads: options.Threads = None,
     device: options.Device = "cpu",
+    threads: options.Threads = None,
+    autocast: options.Autocast = False,
     report: options.ReportFile = None,
     as_json: options.AsJson = False,
 ) -> None:
@@ -63,35 +65,30 @@ def compare_command(
 
     Gradual magnitude pruning (gmp) is a row of every comparison.
     """
-    from biprune.cli.device import check_device, use_machine
+    given = locals()
+    from biprune import compare
+    from biprune.cli.device import use_machine
     from biprune.cli.models import find_model
-    from biprune.report.compare import runs_of, stored_records
 
-    check_device(device)
-    use_machine(threads)
     own = options.model_options(model_option) | ({} if width is None else {"width": width})
-    find_model(model)
     chosen = {"subset": subset, "batch_size": batch_size}
+    lists = {
+        "sparsities": options.numbers("--sparsities", sparsities, float),
+        "seeds": options.numbers("--seeds", seeds, int),
+        "structures": structures.split(","),
+        "dense": {"epochs": dense_epochs},
+        "model_options": own,
+        "data_options": {name: value for name, value in chosen.items() if value is not None},
+    }
+    methods = None if method is None else [_method(text) for text in method]
+    use_machine(threads, device)
+    find_model(model)
     check_report(report)
-    specs, runner = runs_of(
-        None if method is None else [_method(text) for text in method],
-        data,
-        model,
-        sparsities=options.numbers("--sparsities", sparsities, float),
-        seeds=options.numbers("--seeds", seeds, int),
-        structures=structures.split(","),
-        passes=passes,
-        dense={"epochs": dense_epochs},
-        model_options=own,
-        data_options={name: value for name, value in chosen.items() if value is not None},
-        store=store,
-        root=root,
-        device=device,
-    )
-    run_sweep(specs, runner, workers)
-    print_results(stored_records(specs, runner.store), report, as_json=as_json)
+    compared = options.taken_by(compare, given, **lists, run=run_sweep)
+    result = compare(methods, data, model, **compared)
+    print_results(result.records, report, as_json=as_json)
 
 
-def _method(text: str) -> Method:
+def _method(text: str) -> tuple[str, Mapping[str, Any]]:
     name, *settings = text.split(":")
-    return build_method(name, settings, option="--method NAME:")
+    return name, options.method_settings(name, settings, option="--method NAME:")

@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import product
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from biprune.cli import options
-from biprune.cli.outputs import refuse_finished, resumable
 from biprune.cli.printing import percent, print_json, print_lines, print_table, print_text
-from biprune.cli.progress import show_progress
+from biprune.cli.running import refuse_finished, resumable, show_progress
 
 if TYPE_CHECKING:
     from biprune import Dataset, Ticket, TrainResult
@@ -33,12 +33,12 @@ def demo_command(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Train a small ResNet on handwritten digits and prune it by four methods: two minutes."""
+    """Train a small ResNet on handwritten digits and prune it by four methods: a minute."""
     from biprune import create_model, load_data, save_dense, train
     from biprune.cli.device import use_machine
     from biprune.core.files import writable_folder
 
-    use_machine(None)
+    use_machine()
     dense_folder, ticket_folder = out / "dense", out / "bip-plus-90"
     for folder in (dense_folder, ticket_folder):
         refuse_finished(folder, force=force)
@@ -76,18 +76,17 @@ def _prune_all(
     from biprune.methods import get_method
 
     tickets: dict[tuple[str, float], Ticket] = {}
-    for sparsity in SPARSITIES:
-        for method in METHODS:
-            with show_progress(f"{method} {_percentage(sparsity)}") as report:
-                tickets[method, sparsity] = prune(
-                    dense,
-                    data,
-                    with_passes(get_method(method, {}), sparsity, epochs),
-                    sparsity=sparsity,
-                    seed=seed,
-                    checkpoint=checkpoints / f"{method}-{sparsity:g}",
-                    progress=report,
-                )
+    for sparsity, method in product(SPARSITIES, METHODS):
+        with show_progress(f"{method} {_percentage(sparsity)}") as report:
+            tickets[method, sparsity] = prune(
+                dense,
+                data,
+                with_passes(get_method(method, {}), sparsity, epochs),
+                sparsity=sparsity,
+                seed=seed,
+                checkpoint=checkpoints / f"{method}-{sparsity:g}",
+                progress=report,
+            )
     return tickets
 
 
@@ -121,8 +120,8 @@ def _print_report(rows: list[Row], num_test: int, dense: Path, ticket: Path) -> 
         numeric=numeric,
     )
     print_text(
-        "All runs have equal passes. One seed, and one of the "
-        f"{num_test} test images is {100 / num_test:.2f} %: small differences mean nothing."
+        "All runs have equal passes. With one seed, and one of "
+        f"{num_test} test images making {100 / num_test:.2f} %, small differences mean nothing."
     )
     print_lines(
         "",

@@ -12,23 +12,18 @@ CGROUP = Path("/sys/fs/cgroup")
 QUOTAS = (("cpu.max",), ("cpu/cpu.cfs_quota_us", "cpu/cpu.cfs_period_us"))  # of version 2 and 1
 
 
-def check_device(device: str) -> None:
-    """Refuse a device that this machine does not have."""
-    import torch
-
-    try:
-        torch.empty(0, device=device)
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).splitlines()[0]
-        raise ValueError(f"`--device` {device!r} cannot be used here: {reason}") from None
-
-
-def use_machine(threads: int | None) -> None:
-    """Compute with so many threads, by default as many as this process may have cores.
+def use_machine(threads: int | None = None, device: str | None = None) -> None:
+    """Set up this process to compute, and refuse what the machine does not have.
 
     Torch counts the machine's cores, also in a container that is given few of them, where threads
     that wait for one another make everything slow. Memory, once freed, is kept for the next step.
-    One of several processes, as torchrun starts them, is refused.
+
+    Args:
+        threads: Of the CPU; by default as many as this process may have cores.
+        device: Where tensors will be.
+
+    Raises:
+        ValueError: There is no such device here, or this is one of the processes of torchrun.
     """
     import torch
 
@@ -36,6 +31,12 @@ def use_machine(threads: int | None) -> None:
     from biprune.training.process import check_one_process, keep_freed_memory
 
     check_one_process("biprune")
+    if device is not None:
+        try:
+            torch.empty(0, device=device)
+        except (RuntimeError, AssertionError) as error:
+            reason = str(error).splitlines()[0]
+            raise ValueError(f"`--device` {device!r} cannot be used here: {reason}") from None
     if threads is None:
         threads = min(torch.get_num_threads(), cores())
     check_whole("--threads", threads, at_least=1)

@@ -14,7 +14,7 @@ $ biprune list
 $ biprune list methods --sparsity 0.95
 $ biprune list methods --json"""
 
-FOR_PROGRAMS = ("retrains", "settings")  # too much for a row
+FOR_PROGRAMS = ("retrains", "settings")  # in --json alone: too long for a table
 Entries = dict[str, dict[str, Any]]
 
 
@@ -26,14 +26,14 @@ def list_command(
         ),
     ] = None,
     sparsity: Annotated[
-        float, typer.Option(help="Target for which the cost of methods is told.")
+        float, typer.Option(help="The sparsity whose cost is shown for each method.")
     ] = 0.9,
     as_json: options.AsJson = False,
 ) -> None:
-    """List methods, models, data and structures by the names that other commands take.
+    """List the methods, models, data and structures that other commands take by name.
 
-    The cost of a method is in passes over the training data, forward and backward, at its default
-    settings; scoring and the dense model come on top.
+    A method's cost is given in forward and backward passes over the training data, at its default
+    settings. Scoring and the dense model come on top.
     """
     found = {
         "methods": lambda: _methods(sparsity),

@@ -32,12 +32,12 @@ def own_options(model: str | None, texts: Sequence[str] | None) -> dict[str, obj
 
 
 def model_argument(own: str | None) -> str:
-    """What a command on a saved folder needs to know the user's own model by."""
+    """How a command on a saved folder is told the user's own model."""
     return "" if own is None else f" --model {own}"
 
 
 def check_model(name: str, options: Mapping[str, Any]) -> None:
-    """Refuse an unknown model or option before any data is read; let the user's own be found."""
+    """Refuse an unknown model or option before any data is read."""
     from biprune import models
 
     models.check_model(name, options)
@@ -45,15 +45,15 @@ def check_model(name: str, options: Mapping[str, Any]) -> None:
 
 
 def find_model(name: str) -> None:
-    """Let the user's own model be found in the current folder."""
-    if ":" in name:
-        _look_here()
+    """Let the user's own model be imported from the folder the command was called in."""
+    if ":" in name and (here := os.getcwd()) not in sys.path:
+        sys.path.insert(0, here)
 
 
 def build_model(
     name: str, data: Dataset | None, options: Mapping[str, Any], *, seed: int = 0
 ) -> nn.Module:
-    """A model with the inputs and outputs that `data` needs, or `options` say."""
+    """A model with the inputs and outputs that `data` needs, unless `options` say otherwise."""
     from biprune import create_model
 
     find_model(name)
@@ -83,9 +83,9 @@ def own_model(
     folder: Path,
     data: Dataset | None = None,
 ) -> nn.Module | None:
-    """The user's own model, called `--model name`, as it was built for what `folder` holds.
+    """The user's own model, by the name given as `--model`, as it was built for `folder`.
 
-    The `options` go before what the folder remembers. None without a name.
+    `options` replace those that the folder remembers. None without a name.
     """
     from biprune.files.artifact import read_metadata
 
@@ -94,12 +94,6 @@ def own_model(
     saved = read_metadata(folder).get("model") or {}
     remembered = {key: value for key, value in saved.items() if key != "name"}
     return build_model(name, data, {**(remembered if saved.get("name") == name else {}), **options})
-
-
-def _look_here() -> None:
-    """Let the user's own modules be imported from where the command was called."""
-    if (here := os.getcwd()) not in sys.path:
-        sys.path.insert(0, here)
 
 
 TicketFolder = Annotated[
@@ -116,14 +110,14 @@ InputShape = Annotated[
 
 
 def open_ticket(folder: Path, model: str | None, model_option: Sequence[str] | None) -> Ticket:
-    """The ticket in `folder`; `model` builds the user's own, from the current folder too."""
+    """The ticket in `folder`; `model` names the function that builds the user's own."""
     from biprune import load_ticket
 
     return load_ticket(folder, own_model(model, own_options(model, model_option), folder))
 
 
 def sample_input(ticket: Ticket, shape: str | None) -> Tensor:
-    """Two samples of what the ticket's model takes, of `shape` if it is given."""
+    """Two samples of what the ticket's model takes; `shape` is that of one of them."""
     import torch
 
     from biprune.structured.calls import check_runs

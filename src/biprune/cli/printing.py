@@ -22,12 +22,12 @@ Cell = RenderableType
 
 
 def print_json(document: Mapping[str, object]) -> None:
-    """The whole of stdout under `--json`; numbers that JSON lacks are words, as in our files."""
+    """The whole of stdout under `--json`; NaN and infinity are words, as in our files."""
     print(json.dumps(finite(document), indent=1, allow_nan=False))
 
 
 def print_facts(facts: Mapping[str, str]) -> None:
-    """Names and values, a pair a line."""
+    """Names and values, one pair a line."""
     grid = Table.grid(padding=(0, 2))
     grid.add_column(style="dim", no_wrap=True)
     grid.add_column(overflow="fold")
@@ -54,7 +54,7 @@ def new_table(
     title: str | None = None,
     numeric: Sequence[str] = (),
 ) -> Table:
-    """The same, to be shown among other things."""
+    """The same table, to be shown among other things."""
     table = Table(
         box=box.SIMPLE_HEAD,
         title=None if title is None else _shown(title),
@@ -73,18 +73,18 @@ def new_table(
 
 
 def print_text(text: RenderableType) -> None:
-    """A paragraph, wrapped between words; a line break in `text` stays. Or a table."""
+    """A table, or a paragraph wrapped between words; its line breaks stay."""
     _console().print(text)
 
 
 def print_lines(*lines: str) -> None:
-    """Lines to copy, such as commands: never wrapped."""
+    """Lines that may be copied, such as commands: never wrapped."""
     for line in lines:
         _console().print(printable(line), soft_wrap=True)
 
 
 def _shown(text: str) -> str:
-    """Escape sequences spelled out, as files may hold them; line breaks may be ours."""
+    """The text with escape sequences spelled out, since files may hold some; line breaks stay."""
     return "\n".join(map(printable, text.split("\n")))
 
 
@@ -122,15 +122,15 @@ def ticket_facts(metadata: Metadata, masks: Masks) -> dict[str, str]:
 
 
 def _of_what(masks: Masks) -> str:
-    """What the sparsity is the removed fraction of, where it is not of the units."""
+    """What the sparsity is a fraction of, where that is not the units."""
     measure = masks.structure.settings.get("measure", "units")
     return "" if measure == "units" else f" of the {measure}"
 
 
 def _reached(masks: Masks, whole: int) -> str:
-    """Sparsity in units and in weights, a line each where a unit is more than a weight.
+    """Sparsity in units and in weights, a line each where a unit is more than one weight.
 
-    Of how many in the `whole` model is said where most of them were not offered.
+    Where most weights of the model were not offered, it says how many the `whole` model has.
     """
     total = sum(mask.numel() for mask in masks.values())
     kept = round((1 - masks.weight_sparsity) * total)
@@ -177,7 +177,7 @@ def _measured(metadata: Metadata) -> dict[str, str]:
 
 
 def _changed_settings(method: str, settings: Mapping[str, Any]) -> str:
-    """The settings that are not the method's defaults; all of them for a method not of ours."""
+    """The settings that differ from the method's defaults; all of them for an unknown method."""
     from biprune.methods import METHODS
 
     defaults = METHODS[method]().settings if method in METHODS else {}
@@ -192,7 +192,7 @@ def _changed_settings(method: str, settings: Mapping[str, Any]) -> str:
 def print_certificate(
     certificate: Certificate, others: Mapping[str, str], *, trained_since: bool = False
 ) -> None:
-    """What was removed, how far outputs are apart, and why the rest stays; `others` come first."""
+    """What was removed, how closely outputs agree, and why the rest stays; `others` come first."""
     when = ", when it was cut: its weights have changed since" if trained_since else ""
     before, after = certificate.before, certificate.after
     print_facts(
@@ -221,7 +221,7 @@ def _change(before: int, after: int) -> str:
 
 
 def print_budget(masks: Masks, structure: Groups, sparsity: float) -> None:
-    """What each layer keeps, what a unit of each group costs in words, then the total."""
+    """What each layer keeps, what a unit of each group costs, and the total."""
     from biprune.core.budget import kept_fractions, kept_macs, unit_costs
 
     layers = masks.per_layer()

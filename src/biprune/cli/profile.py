@@ -39,7 +39,7 @@ def profile_command(
 ) -> None:
     """Measure a ticket dense, masked, made small and in onnxruntime, taking turns.
 
-    Parameters, multiply-accumulates of one sample, size of the file, and latency.
+    Shows parameters, multiply-accumulates of one sample, size of the file, and latency.
     """
     from biprune.cli.device import use_machine
     from biprune.runtime.profile import profile, ticket_variants
@@ -65,7 +65,7 @@ def profile_command(
 
 
 def _small(ticket: Ticket, inputs: Tensor) -> tuple[nn.Module | None, list[str]]:
-    """The ticket without what can be removed; None, with the reason, if that is nothing."""
+    """The ticket made smaller; None, with the reason, if nothing can be removed."""
     from biprune.core.parameters import parameter_names
 
     try:

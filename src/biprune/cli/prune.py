@@ -10,10 +10,8 @@ import typer
 
 from biprune.cli import options
 from biprune.cli.models import OwnModel, model_argument, own_model, own_options
-from biprune.cli.outputs import output_folder, refuse_finished, resumable
 from biprune.cli.printing import print_budget, print_facts, print_json, print_lines, ticket_facts
-from biprune.cli.progress import show_progress
-from biprune.cli.settings import build_method
+from biprune.cli.running import output_folder, refuse_finished, resumable, show_progress
 
 EXAMPLES = """\
 $ biprune prune runs/dense --sparsity 0.9 --epochs 15 --out runs/pruned90
@@ -21,11 +19,10 @@ $ biprune prune runs/dense --method bip --sparsity 0.9 --out runs/published90
 $ biprune prune runs/dense --sparsity 0.5 --structure filter --out runs/f50
 $ biprune prune runs/dense --structure group --budget macs=0.5 --out runs/half
 $ biprune prune runs/dense --structure 2:4 --out runs/two-of-four
-$ biprune prune runs/dense --sparsity 0.9 --set score_lr=0.1 --set ramp=0.8 \\
+$ biprune prune runs/dense --sparsity 0.9 --set kappa=1 --set ramp=0.8 \\
     --exclude head --out runs/tuned90
 $ biprune prune runs/own --model mymodels:net --sparsity 0.8 --out runs/own80
 Run the same command again after a kill: it goes on where it was."""
-
 
 Dense = Annotated[
     Path, typer.Argument(metavar="DENSE", help="A folder written by `biprune train`.")
@@ -40,7 +37,10 @@ Budget = Annotated[
     ),
 ]
 RoundTo = Annotated[int, typer.Option(help="Keep multiples of so many units of each group.")]
-MethodName = Annotated[str, typer.Option(help="A name of `biprune list methods`.")]
+MethodName = Annotated[
+    str,
+    typer.Option(help="A name of `biprune list methods`; bip is BiP as published, bip-plus ours."),
+]
 StructureName = Annotated[str, typer.Option(help="A name of `biprune list structures`.")]
 Scope = Annotated[
     options.Scope | None,
@@ -52,7 +52,9 @@ Epochs = Annotated[
 ]
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="KEY=VALUE", help="Setting of the method; repeatable."),
+    typer.Option(
+        "--set", metavar="KEY=VALUE", help="Setting of the method, such as lr=0.05; repeatable."
+    ),
 ]
 AttentionUnit = Annotated[options.Attention, typer.Option(help="What a unit of attention is.")]
 Streams = Annotated[
@@ -86,11 +88,16 @@ def prune_command(
     exclude: Exclude = None,
     allow_empty: AllowEmpty = False,
     seed: options.Seed = 0,
+    steps: options.Steps = None,
+    optimizer: options.OptimizerName = None,
+    clip_grad: options.ClipGrad = None,
+    accumulate: options.Accumulate = 1,
+    ema: options.Ema = None,
     model: OwnModel = None,
     model_option: options.ModelOptions = None,
     root: options.Root = None,
     download: options.Download = False,
-    device: options.Device = "cpu",
+    device: options.Device = None,
     threads: options.Threads = None,
     autocast: options.Autocast = False,
     compile: options.Compile = False,
@@ -99,47 +106,28 @@ def prune_command(
     as_json: options.AsJson = False,
 ) -> None:
     """Prune a dense run to exactly the sparsity asked for, test once, and save the ticket."""
+    given = locals()
     from biprune import load_data, load_dense, prune
-    from biprune.cli.device import check_device, use_machine
+    from biprune.cli.device import use_machine
     from biprune.files.artifact import check_fields, read_metadata
     from biprune.files.dense import DENSE_FIELDS
 
     kept = None if budget is None else _parsed_budget(budget)
-    check_device(device)
-    use_machine(threads)
-    chosen = build_method(method, settings, epochs)
-    given_options = own_options(model, model_option)
+    chosen = options.method_settings(method, settings)
+    if twice := sorted(chosen.keys() & given.keys()):
+        raise ValueError(f"`--set {twice[0]}=...` is an option of its own: --{twice[0]}.")
+    model_options = own_options(model, model_option)
+    use_machine(threads, device)
     source = read_metadata(dense, "dense")
     check_fields(source, dense, **DENSE_FIELDS)
     if dense.resolve() == out.resolve():
         raise ValueError(f"`--out` {str(out)!r} is the dense run itself. Choose another folder.")
     folder = output_folder(out, force=force)
-    dataset = load_data(**_data_options(source, dense, root), download=download)
-    start = load_dense(dense, own_model(model, given_options, dense, dataset))
-    start.model.to(device)
-    with resumable(folder, force=force) as checkpoints:
-        with show_progress(method) as report:
-            ticket = prune(
-                start,
-                dataset,
-                chosen,
-                sparsity=sparsity,
-                structure=structure,
-                scope=scope,
-                budget=kept,
-                round_to=round_to,
-                attention=attention,
-                streams=streams,
-                seed=seed,
-                include=include,
-                exclude=exclude,
-                allow_empty=allow_empty,
-                channels_last=channels_last,
-                autocast=autocast,
-                compile=compile,
-                checkpoint=checkpoints,
-                progress=report,
-            )
+    with resumable(folder, force=force) as checkpoint, show_progress(method) as progress:
+        dataset = load_data(**data_options(source, dense, root), download=download)
+        start = load_dense(dense, own_model(model, model_options, dense, dataset))
+        others = {"budget": kept, "checkpoint": checkpoint, "progress": progress, **chosen}
+        ticket = prune(start, dataset, method, **options.taken_by(prune, given, **others))
         refuse_finished(folder, force=force)
         ticket.save(folder)
 
@@ -150,8 +138,7 @@ def prune_command(
     print_facts({**ticket_facts(metadata, ticket.masks), "saved in": str(folder)})
     if groups := ticket.masks.structure.coupled:
         print_budget(ticket.masks, groups, ticket.sparsity)
-    for name, reason in ticket.left_out.items():
-        print_lines(f"Not pruned: {name}, {reason}.")
+    print_lines(*(f"Not pruned: {name}, {why}." for name, why in ticket.left_out.items()))
     follow = f"inspect {folder}"
     if groups:
         follow = f"shrink {folder}{model_argument(model)} --out {folder}-small"
@@ -166,7 +153,7 @@ def _parsed_budget(text: str) -> dict[str, float]:
         raise ValueError(f"`--budget` must look like macs=0.5, got {text!r}.") from None
 
 
-def _data_options(source: Mapping[str, Any], dense: Path, root: Path | None) -> dict[str, Any]:
+def data_options(source: Mapping[str, Any], dense: Path, root: Path | None) -> dict[str, Any]:
     """How to load the dense run's data again, from files that may have moved to `root`."""
     if source.get("data") is None:
         raise ValueError(

@@ -32,25 +32,25 @@ def reproduce_command(
     ] = None,
     scale: Annotated[
         Scale,
-        typer.Option(help="The paper's own settings, hours on two cores, or seconds on digits."),
+        typer.Option(help="The paper's settings; hours on two cores; seconds on the digits."),
     ] = "laptop",
     list_names: Annotated[bool, typer.Option("--list", help="What can be repeated.")] = False,
     root: options.Root = None,
     store: options.StoreFolder = Path("runs/store"),
     workers: options.RunWorkers = 1,
-    threads: options.Threads = None,
     device: options.Device = "cpu",
+    threads: options.Threads = None,
     report: options.ReportFile = None,
     as_json: options.AsJson = False,
 ) -> None:
-    """Repeat a figure or table of the BiP paper: run what is missing, then tables and a page.
+    """Repeat a figure or table of the BiP paper: run what is missing, print tables, write a page.
 
-    At scale paper, where the settings are the paper's, its accuracies are drawn beside ours.
+    At scale paper the page shows the paper's own accuracies beside ours.
     """
     if list_names:
         _print_list(as_json)
         return
-    from biprune.cli.device import check_device, use_machine
+    from biprune.cli.device import use_machine
     from biprune.experiments.presets import PRESETS, get_preset
     from biprune.experiments.runner import Runner
     from biprune.experiments.store import Store
@@ -58,12 +58,11 @@ def reproduce_command(
 
     if not names:
         raise ValueError("Name what to repeat; `biprune reproduce --list` shows the names.")
-    check_device(device)
-    use_machine(threads)
+    use_machine(threads, device)
     presets = [get_preset(name) for name in (PRESETS if names == ["all"] else names)]
     specs = [spec for preset in presets for spec in preset.specs(scale)]
     check_report(report)
-    runner = Runner(Store(store), root=root, device=device)
+    runner = Runner(Store(store), root=root, device=device or "cpu")
     runner.check_data(specs)
     run_sweep(specs, runner, workers)
     title = presets[0].summary if len(presets) == 1 else "Repeated figures and tables"
@@ -87,7 +86,7 @@ def _print_list(as_json: bool) -> None:
 
 
 def _paper_points(specs: Iterable[RunSpec]) -> list[ReferencePoint]:
-    """The paper's numbers for the models and data that are run."""
+    """The paper's numbers for these models and data."""
     from biprune.experiments.paper import paper_points
 
     pairs = dict.fromkeys((spec.model, spec.data) for spec in specs)

@@ -11,8 +11,8 @@ from biprune.cli.models import (
     open_ticket,
     sample_input,
 )
-from biprune.cli.outputs import refuse_finished
 from biprune.cli.printing import print_certificate, print_json, print_lines
+from biprune.cli.running import refuse_finished
 
 EXAMPLES = """\
 $ biprune shrink runs/half --out runs/small
@@ -30,10 +30,10 @@ def shrink_command(
     force: options.Force = False,
     as_json: options.AsJson = False,
 ) -> None:
-    """Remove what the masks allow from a ticket's model and save it, if its outputs are the same.
+    """Remove pruned units from a ticket's model, and save it if its outputs stay the same.
 
-    All that structure group prunes goes; of other structures what can go without changing the
-    function, and the certificate says how much that is.
+    With structure group, everything pruned goes. With other structures, what can go without
+    changing the outputs does, and the certificate says how much that is.
     """
     from biprune import Certificate, save_small
     from biprune.core.files import claimed

@@ -1,4 +1,4 @@
-"""Many runs on the screen: how many are done, how long the rest takes, the table so far."""
+"""Many runs on the screen: how many are done, how long the rest will take, the table so far."""
 
 from __future__ import annotations
 
@@ -23,49 +23,36 @@ if TYPE_CHECKING:
     from biprune.experiments.paper import ReferencePoint
     from biprune.experiments.record import RunRecord, RunSpec
     from biprune.experiments.runner import Runner
-    from biprune.report.results import Cell, Comparison
-
-
-FOOTNOTE = "† other passes than most of its column"
+    from biprune.report.results import Comparison
 
 
 def accuracy_tables(records: Iterable[RunRecord]) -> list[Table]:
-    """A table for each setting: methods against sparsities, mean and deviation of test accuracy."""
+    """The report's table of test accuracy for each setting, as far as its runs have ended."""
     from biprune.report.summary import summarise
 
     return [_accuracy_table(comparison) for comparison in summarise(records) if comparison.methods]
 
 
 def _accuracy_table(comparison: Comparison) -> Table:
-    from biprune.report.wording import percent_of
+    from biprune.report.tables import accuracy_table
 
-    sparsities = [percent_of(sparsity) for sparsity in comparison.sparsities]
+    entries = accuracy_table(comparison)
     rows = [
-        [label, *(_shown(cell) for cell in cells.values())]
-        for label, cells in comparison.grid().items()
+        [label, *(" ".join([entry.text or "hole", *entry.marks]) for entry in row)]
+        for label, row in entries.rows.items()
     ]
     title = comparison.title
     if comparison.dense is not None:
         title += f": dense {comparison.dense.mean:.2f} %"
-    table = new_table(["method", *sparsities], rows, title=title, numeric=sparsities)
+    table = new_table(["method", *entries.columns], rows, title=title, numeric=entries.columns)
     table.min_width = min(len(title), 76)  # a title is wrapped where its table ends
-    if any(cell.has_other_budget for cell in comparison.cells):
-        table.caption = FOOTNOTE
-        table.caption_justify = "left"
+    table.caption = "\n".join(f"{mark} {text}" for mark, text in entries.notes.items()) or None
+    table.caption_justify = "left"
     return table
 
 
-def _shown(cell: Cell | None) -> str:
-    from biprune.report.wording import spread
-
-    if cell is None:
-        return "-"
-    text = spread(cell.accuracy.mean, cell.accuracy.std)
-    return f"{text} †" if cell.has_other_budget else text
-
-
 def check_report(report: Path | None) -> None:
-    """Refuse a page that cannot be written before the runs, not after them."""
+    """Refuse a page that cannot be written, before the runs and not after them."""
     from biprune.core.files import writable_folder
     from biprune.report import require_charts
 
@@ -82,7 +69,11 @@ def print_results(
     title: str | None = None,
     paper: Sequence[ReferencePoint] = (),
 ) -> None:
-    """The tables, what failed, and the page if one is asked for; then an error if any failed."""
+    """Print the tables and what failed, and write the page if one is asked for.
+
+    Raises:
+        ValueError: A run failed.
+    """
     if report is not None:
         from biprune.report import write_report
 
@@ -106,12 +97,12 @@ def print_results(
 
 
 def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[RunRecord]:
-    """Run what is missing and show it; Ctrl-C leaves all that is finished in the store."""
+    """Run what is missing and show how it goes; Ctrl-C leaves what is finished in the store."""
     from biprune.experiments.sweep import sweep
 
     console = Console(stderr=True, markup=False, highlight=False)
     try:
-        with (_Screen if console.is_terminal else _Lines)(console, specs, runner) as show:
+        with (Screen if console.is_terminal else Lines)(console, specs, runner) as show:
             for record in sweep(specs, replace(runner, progress=show.hear), workers=workers):
                 show.add(record)
     except KeyboardInterrupt:
@@ -124,7 +115,7 @@ def run_sweep(specs: Sequence[RunSpec], runner: Runner, workers: int) -> list[Ru
     return show.records
 
 
-class _Lines:
+class Lines:
     """A line for each run that ends."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
@@ -153,18 +144,19 @@ class _Lines:
     def add(self, record: RunRecord) -> None:
         """A run has ended, or was there before."""
         if self._count(record):
-            line = printable(f"{self._status()}: {_outcome(record)}")
+            line = printable(f"{self.status()}: {_outcome(record)}")
             print(line, file=sys.stderr, flush=True)
 
     def _count(self, record: RunRecord) -> bool:
-        """Take a run off what is left, and the dense one it started from; whether it ran now."""
+        """Take a run and its dense one off what is left; False if it had run before."""
         self.records.append(record)
         was_run = record.key in self._left
         for key in (record.key, record.spec.dense_spec.key) if was_run else ():
             self._run += self._left.pop(key, 0.0)
         return was_run
 
-    def _status(self) -> str:
+    def status(self) -> str:
+        """How many runs have ended, and about how long the rest will take."""
         status = f"{len(self.records)} of {self._total} runs"
         if failed := sum(record.status == "failed" for record in self.records):
             status += f", {failed} failed"
@@ -174,8 +166,8 @@ class _Lines:
         return status
 
 
-class _Screen(_Lines):
-    """A bar, the run at hand, and the table so far."""
+class Screen(Lines):
+    """A bar, the current run, and the table so far."""
 
     def __init__(self, console: Console, specs: Sequence[RunSpec], runner: Runner) -> None:
         super().__init__(console, specs, runner)
@@ -192,7 +184,7 @@ class _Screen(_Lines):
         self._live.stop()
 
     def hear(self, spec: RunSpec, event: Event) -> None:
-        """The epoch that the run at hand is in."""
+        """The epoch of the current run."""
         self._current = f"{spec}: epoch {event.epoch + 1} of {event.epochs} ({event.stage})"
 
     def add(self, record: RunRecord) -> None:
@@ -204,13 +196,13 @@ class _Screen(_Lines):
     def _rendered(self) -> Group:
         bar = ProgressBar(total=self._total, completed=len(self.records), width=30)
         line = Table.grid(padding=(0, 2))
-        line.add_row(bar, Text(self._status()))
+        line.add_row(bar, Text(self.status()))
         current = Text(self._current, style="dim", no_wrap=True, overflow="ellipsis")
         return Group(*self._tables, line, current)
 
 
 def _cost(spec: RunSpec) -> float:
-    """Passes over the data of this run alone: the dense one is shared."""
+    """Passes over the data, without those of the dense run, which is shared."""
     from biprune.experiments.record import TRAIN
 
     if spec.method == TRAIN:

@@ -1,1 +1,1 @@
-"""What everything else stands on: masks, what may be in them, and files that cannot lie."""
+"""What all else builds on: masks, the units they are made of, and files written as a whole."""

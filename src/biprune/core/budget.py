@@ -1,8 +1,8 @@
 """How many units each coupled group keeps, so that the model costs no more than it may.
 
 A parameter of shape d1 x d2 x ... costs c * (k1 / d1) * (k2 / d2) * ... when k of each dimension
-are kept: c is its number of entries, or the multiply-adds that it takes part in. Removing a unit
-makes its neighbours cheaper too, so units have no price of their own, and counts are searched.
+are kept, where c is its number of entries, or the multiply-adds that it takes part in. Removing a
+unit makes its neighbours cheaper too. So a unit has no price of its own, and counts are searched.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ if TYPE_CHECKING:
     from biprune.core.groups import Groups, Measure
 
 Counts = list[int]
-Dimension = tuple[int, list[tuple[int, int]]]  # its length; group and entries of a unit in it
+Dimension = tuple[int, list[tuple[int, int]]]  # its length; for each group, entries of a unit
 MEASURES: tuple[Measure, ...] = ("units", "macs", "params")
 
 
 class CostModel:
-    """What the model costs, in the measure of its structure, by the kept units of each group."""
+    """What a model costs, in the measure of its structure, by how many units each group keeps."""
 
     def __init__(self, structure: Groups) -> None:
         self._measure = structure.measure
@@ -61,7 +61,7 @@ class CostModel:
         return self._fixed + products + sum(self.by_tensor(counts).values())
 
     def by_tensor(self, counts: Sequence[int]) -> dict[str, float]:
-        """The same of each parameter that holds units."""
+        """The cost of each parameter that holds units."""
         removed = [size - count for size, count in zip(self._sizes, counts, strict=True)]
         found = {}
         for name, (cost, dims) in self._tensors.items():
@@ -77,7 +77,7 @@ class CostModel:
 
 
 def kept_fractions(structure: Groups, counts: Sequence[int]) -> dict[Measure, float]:
-    """What is kept of the units, multiply-adds and parameters, as fractions of the whole model."""
+    """The kept fractions of the model's units, multiply-adds and parameters."""
     found: dict[Measure, float] = {}
     for measure in MEASURES:
         cost = CostModel(replace(structure, measure=measure))
@@ -86,7 +86,7 @@ def kept_fractions(structure: Groups, counts: Sequence[int]) -> dict[Measure, fl
 
 
 def unit_costs(structure: Groups) -> dict[str, tuple[int, int]]:
-    """Multiply-adds and weights that go with one unit of each group, all others there."""
+    """Multiply-adds and weights that removing one unit of each group saves, all others kept."""
     sizes = [group.size for group in structure.groups]
     costs = [CostModel(replace(structure, measure=m)) for m in ("macs", "params")]
     found = {}
@@ -102,23 +102,20 @@ def kept_macs(structure: Groups, counts: Sequence[int]) -> dict[str, float]:
     return CostModel(replace(structure, measure="macs")).by_tensor(counts)
 
 
-@lru_cache(maxsize=8)
-def cost_model(structure: Groups) -> CostModel:
-    """The model of cost of a structure, made once: every step of training asks it."""
-    return CostModel(structure)
+cost_model = lru_cache(maxsize=8)(CostModel)  # made once: every step of training asks for it
 
 
 def smallest_counts(structure: Groups) -> Counts:
-    """The fewest units that each group may keep; none may be empty."""
+    """The fewest units that each group may keep: one step of `round_to`, or all it has."""
     return [min(group.size, structure.round_to) for group in structure.groups]
 
 
 def counts_within(units: Mapping[str, Tensor], sparsity: float, structure: Groups) -> Counts:
-    """The most units of each group, in the order of the scope, that (1 - sparsity) can pay for.
+    """How many units of each group a budget of (1 - sparsity) can pay for.
 
-    Units whose score is zero or -inf are dead, as those are that an earlier round pruned, and do
-    not come back. In the scope "layer" the counts depend on nothing else but the structure, and are
-    remembered.
+    In the scope "global" units are taken by their score, in the scope "layer" evenly. Those whose
+    score is zero or -inf are dead: an earlier round pruned them, and they do not come back. Counts
+    of the scope "layer" are remembered, since they depend on no other score.
     """
     living = [torch.count_nonzero((s != 0) & (s != -torch.inf)) for s in units.values()]
     alive = tuple(torch.stack(living).tolist())  # one read, however many groups
@@ -154,11 +151,11 @@ def _fitted(
     structure: Groups,
     alive: Sequence[int],
 ) -> Counts:
-    """The most of `counts_of(total)`, rounded, that fits; then whatever single step still does."""
+    """The largest `counts_of(total)`, rounded, that fits; then any single step that still does."""
     cost, total_units = cost_model(structure), sum(group.size for group in structure.groups)
     fewest = smallest_counts(structure)
     sizes = [max(pair) for pair in zip(alive, fewest, strict=True)]
-    limit = (1 - sparsity) * cost.dense * (1 + 1e-9)  # so that the whole is within the whole
+    limit = (1 - sparsity) * cost.dense * (1 + 1e-9)  # rounding must not exclude the whole
 
     def rounded(total: int) -> Counts:
         steps = [round(count / structure.round_to) for count in counts_of(total)]

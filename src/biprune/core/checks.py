@@ -42,7 +42,7 @@ def check_rate(argument: str, value: float) -> None:
 
 
 def check_part(argument: str, value: float) -> None:
-    """Refuse what is not a part of a run, above 0 and at most all of it."""
+    """Refuse what is not a fraction of a run, above 0 and at most 1."""
     check_number(argument, value)
     if not 0 < value <= 1:
         raise ValueError(f"`{argument}` must be in (0, 1], got {value:g}.")

@@ -19,10 +19,18 @@ from biprune.core.files import Content, printable, read_file, write_bytes
 
 
 def from_plain(kind: Any, value: Any) -> Any:
-    """The `kind` that became `value`: a dataclass, a collection, a number or a text.
+    """What became `value` in JSON: a dataclass, a collection, a number or a text.
+
+    Args:
+        kind: Its type, such as `Mapping[str, int]`.
+        value: What `json` read.
 
     Raises:
-        ValueError: It was none.
+        ValueError: The value is not of that type.
+
+    Example:
+        >>> from_plain(tuple[float, ...], [1, 0.5])
+        (1.0, 0.5)
     """
     origin, parts = get_origin(kind), get_args(kind)
     if is_dataclass(kind) and isinstance(value, Mapping):
@@ -42,7 +50,7 @@ def from_plain(kind: Any, value: Any) -> Any:
         pass
     if type(value) is kind:
         return value
-    raise ValueError(f"{reprlib.repr(value)} is no {getattr(kind, '__name__', kind)}")
+    raise ValueError(f"{reprlib.repr(value)} is not of type {getattr(kind, '__name__', kind)}")
 
 
 def _with_fields(kind: Any, value: Mapping[str, Any]) -> Any:
@@ -53,7 +61,7 @@ def _with_fields(kind: Any, value: Mapping[str, Any]) -> Any:
     return kind(**{name: from_plain(types[name], each) for name, each in value.items()})
 
 
-DOCUMENT = b'{\n "seal": "%s",\n'  # how JSON begins: the hash is of every byte that follows
+DOCUMENT = b'{\n "seal": "%s",\n'  # how a document begins; the hash is of all that follows
 LARGEST = 1 << 28  # bytes of JSON
 DEEPEST = 32  # lists and objects within one another
 
@@ -66,7 +74,11 @@ def seal(head: bytes, content: Content) -> bytes:
 
 
 def unseal(head: bytes, data: bytes, path: Path | str) -> memoryview:
-    """What follows the head of a file's `data`, if it is what was sealed."""
+    """What follows the head in the `data` of a file.
+
+    Raises:
+        ValueError: It is not what was sealed.
+    """
     start, rest = head.partition(b"%s")[0], memoryview(data)[len(head) - 2 + 64 :]
     if not data.startswith(start):
         raise ValueError(
@@ -99,7 +111,7 @@ def read_document(path: Path | str) -> dict[str, Any]:
 
 
 def finite(content: Any) -> Any:
-    """`content` for JSON, which has no numbers that are not finite: they become words."""
+    """`content` for JSON, with words for infinity and NaN, which JSON cannot write."""
     if isinstance(content, float) and not math.isfinite(content):
         return "NaN" if math.isnan(content) else "Infinity" if content > 0 else "-Infinity"
     if isinstance(content, Mapping):

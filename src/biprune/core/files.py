@@ -1,4 +1,4 @@
-"""Files written whole or not at all, read only where they are files, one writer a folder."""
+"""Files: written whole or not at all, read only if they are files, one writer to a folder."""
 
 from __future__ import annotations
 
@@ -15,13 +15,13 @@ from uuid import uuid4
 
 try:
     import fcntl
-except ImportError:  # on Windows, where what a kill leaves behind stays
+except ImportError:  # Windows, where files that a killed process leaves behind stay
     fcntl = None  # pyright: ignore[reportAssignmentType]
 
 Content = bytes | memoryview
 
 LONGEST_LINE = 300
-_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.biprune", re.DOTALL)  # and nobody else's files
+_TEMPORARY = re.compile(r"\..+\.[0-9a-f]{32}\.biprune", re.DOTALL)  # no file of the user's
 _UNSUPPORTED = (errno.EINVAL, errno.EACCES, errno.EPERM)  # of syncing a folder, on some systems
 
 
@@ -38,20 +38,20 @@ def first_line(error: BaseException) -> str:
 
 @contextmanager
 def told_of(path: Path | str) -> Iterator[None]:
-    """Make one sentence of what the system says while `path` is written: a full disk, say."""
+    """Say in one sentence why `path` could not be written, such as a full disk."""
     try:
         yield
     except OSError as error:
-        if error.errno is None:  # a sentence already
+        if error.errno is None:  # it is a sentence already
             raise
         raise OSError(
-            f"Cannot write {str(path)!r}: {error.strerror}. What was there before is kept: mend "
-            "that, and run the same again."
+            f"Cannot write {str(path)!r}: {error.strerror}. What was there before is kept. "
+            "Solve that, then run the same command again."
         ) from None
 
 
 def writable_folder(folder: Path | str) -> Path:
-    """Create `folder` if need be and make sure that files can be written into it."""
+    """Create `folder` if need be, and make sure that files can be written to it."""
     folder = Path(folder)
     try:
         folder.mkdir(parents=True, exist_ok=True)
@@ -66,13 +66,13 @@ def writable_folder(folder: Path | str) -> Path:
 def replaced(path: Path | str) -> Iterator[Path]:
     """A temporary file beside `path`, which takes its place on the disk if all goes well.
 
-    No other process has its name, also where they share the folder from machines of their own. It
-    is locked, so that the next writer into the folder can tell it from what a kill left behind.
+    No other process has its name, not even one on another machine that shares the folder. It is
+    locked, so that the next writer can tell it from a file that a killed process left behind.
     """
     path = Path(path)
     if path.is_dir():
         raise IsADirectoryError(f"Cannot write the file {str(path)!r}: it is a folder.")
-    if path.exists() and not path.is_file():  # /dev/null, which root could replace
+    if path.exists() and not path.is_file():  # such as /dev/null, which root could replace
         raise OSError(f"Cannot write the file {str(path)!r}: it is a device or a pipe.")
     folder = writable_folder(path.parent)
     _sweep(folder)
@@ -82,7 +82,7 @@ def replaced(path: Path | str) -> Iterator[Path]:
             yield temporary
             _sync(temporary)
             os.replace(temporary, path)
-            _sync_folder(folder)
+            _sync(folder)
         finally:
             temporary.unlink(missing_ok=True)
 
@@ -99,16 +99,17 @@ def write_text(path: Path | str, text: str) -> None:
 
 
 def read_file(path: Path | str, *, at_most: int | None = None) -> bytes:
-    """What a file holds, if it is one, lies in its folder and is no larger than `at_most` bytes.
+    """The content of a file. No link out of its folder is followed, and no pipe is waited for.
 
-    A link that leads out of the folder is not followed, and a pipe is not waited for: ValueErrors
-    say so. FileNotFoundError is left to the caller.
+    Raises:
+        FileNotFoundError: There is no such file.
+        ValueError: It is not a file, cannot be read, or has more than `at_most` bytes.
     """
     path = Path(path)
     if not Path(os.path.realpath(path)).is_relative_to(os.path.realpath(path.parent)):
         raise ValueError(
-            f"{str(path)!r} is a link that leads out of its folder, and is not followed. Put the "
-            "file itself there."
+            f"{str(path)!r} is a link that leads out of its folder, which is not followed. Put "
+            "the file itself there."
         )
     try:
         file = open(os.open(path, os.O_RDONLY | getattr(os, "O_NONBLOCK", 0)), "rb")  # noqa: SIM115
@@ -132,7 +133,7 @@ def read_file(path: Path | str, *, at_most: int | None = None) -> bytes:
 
 @contextmanager
 def _created(temporary: Path) -> Iterator[None]:
-    """An empty file, locked as long as its writer lives."""
+    """An empty file, locked for as long as its writer lives."""
     if fcntl is None:
         yield
         return
@@ -149,13 +150,13 @@ def _created(temporary: Path) -> Iterator[None]:
 
 
 def _sweep(folder: Path) -> None:
-    """Remove the temporary files whose writers were killed: nobody holds their locks."""
+    """Remove temporary files whose locks nobody holds: their writers were killed."""
     if fcntl is None:
         return
     with os.scandir(folder) as entries:
         found = [each.path for each in entries if _TEMPORARY.fullmatch(each.name)]
     for path in found:
-        with suppress(OSError):  # its writer lives, or it has gone already
+        with suppress(OSError):  # its writer is alive, or it is gone already
             descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
             try:
                 fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -165,24 +166,16 @@ def _sweep(folder: Path) -> None:
 
 
 def _sync(path: Path) -> None:
-    """Wait until the disk has what was written."""
-    descriptor = os.open(path, os.O_RDWR)
+    """Wait until the disk has a file, or the names in a folder where the system can tell."""
+    is_folder = path.is_dir()
     try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Wait until the disk has the names in `folder`, where the system can tell."""
-    try:
-        descriptor = os.open(folder, os.O_RDONLY)
+        descriptor = os.open(path, os.O_RDONLY if is_folder else os.O_RDWR)
         try:
             os.fsync(descriptor)
         finally:
             os.close(descriptor)
     except OSError as error:
-        if error.errno not in _UNSUPPORTED:
+        if not (is_folder and error.errno in _UNSUPPORTED):
             raise
 
 
@@ -192,24 +185,25 @@ _HELD: ContextVar[Mapping[Path, int]] = ContextVar("_HELD")  # lock files and th
 
 @contextmanager
 def claimed(folder: Path | str) -> Iterator[None]:
-    """Keep other processes and threads from writing into `folder` meanwhile.
+    """Keep other processes and threads from writing to `folder` meanwhile.
 
-    An OSError if another is at it. Claimed again within, it is checked again: an OSError if the
-    claim was lost, since somebody took the lock's file away. The system ends the claim of a process
-    that dies.
+    The owner may claim it again within. The claim of a process that dies ends with it.
+
+    Raises:
+        OSError: Another run holds the claim, or it was lost because somebody removed the lock file.
     """
     path = writable_folder(folder).resolve() / LOCK_FILE
     held = _HELD.get({})
     if path in held:
         if _inode(path) != held[path]:
             raise OSError(
-                f"{str(folder)!r} is not this run's alone any more: {LOCK_FILE} was removed from "
-                "it. Nothing was written. Make sure that no other run writes there, and run the "
-                "same again."
+                f"{str(folder)!r} no longer belongs to this run alone: {LOCK_FILE} was removed "
+                "from it. Nothing was written. Make sure that no other run writes there, then run "
+                "the same command again."
             )
         yield
         return
-    # Imported here, since loading files does without it.
+    # Imported here, since loading files does not need it.
     from filelock import FileLock, Timeout
 
     lock = FileLock(path)
@@ -228,7 +222,7 @@ def claimed(folder: Path | str) -> Iterator[None]:
     finally:
         _HELD.reset(token)
         if _inode(path) == own:
-            with suppress(OSError):  # while it is locked, so that nobody else's is removed
+            with suppress(OSError):  # while it is locked: afterwards it may be someone else's
                 path.unlink()
         lock.release()
 

@@ -1,9 +1,8 @@
 """Coupled groups: the slices of many tensors that can only be removed together.
 
 A unit of a group is, say, channel 3 of a residual stream: a filter of every convolution that writes
-it, with bias and norm, and a slice of every convolution that reads it. All of them are zero under
-one mask, so that what is masked is what can be taken away. Who is coupled with whom comes in as
-data, from `structured/`.
+it, with bias and norm, and a slice of every convolution that reads it. One mask zeroes all of them,
+so that what is masked can be taken away. Which slices are coupled is data, found in `structured/`.
 """
 
 from __future__ import annotations
@@ -25,12 +24,17 @@ Measure = Literal["units", "macs", "params"]
 
 @dataclass(frozen=True, eq=False)
 class Slice:
-    """Where the units of a group lie in one parameter: unit i at `places[i]` along `dim`.
+    """Where the units of a group lie in one parameter.
 
-    The role says what the unit does there: it is written by a "filter", read by an "input", or
-    passed on by something "other" (a bias, a norm's weight or bias). `gated` are the slices that
-    the unit's output is linear in, taken at one point for each producer: the norm's weight and bias
-    where one follows, else filter and bias; for a head the columns that read it.
+    Attributes:
+        tensor: The parameter's name.
+        dim: The dimension that units are slices along.
+        places: Indices along `dim`, units x entries: unit i lies at `places[i]`.
+        role: A unit is written by a "filter", read by an "input", or passed on by something
+            "other": a bias, or the weight or bias of a norm.
+        gated: Whether the gradient of a unit's gate is summed over this slice. Each producer of a
+            unit has one such place, which its output is linear in: the weight and bias of the norm
+            that follows, else its filter and bias; for a head, the columns that read it.
     """
 
     tensor: str
@@ -45,8 +49,10 @@ class Slice:
         return rows.reshape(len(self.places), -1)
 
     def along(self, units: Tensor, length: int) -> Tensor:
-        """The value of its unit for each of the `length` places along `dim`; one where there is
-        none. Differentiable."""
+        """The value of the unit at each of `length` places along `dim`, or one where there is none.
+
+        Differentiable.
+        """
         places = self.places.to(units.device)
         each = units.repeat_interleave(places.shape[1])
         return units.new_ones(length).index_put((places.flatten(),), each)
@@ -58,19 +64,13 @@ class Slice:
         return self.along(units, shape[self.dim]).view(view)
 
     def to_json(self) -> dict[str, Any]:
-        """As plain data; places that follow one another as where they start and how many each."""
+        """As plain data. Of places in a row it has the first, and how many units and entries."""
         start, each = int(self.places[0, 0]), self.places.shape[1]
         run = torch.arange(start, start + self.places.numel()).view_as(self.places)
         in_a_row = torch.equal(run, self.places)
         places = [start, len(self.places), each] if in_a_row else self.places.tolist()
-        return {
-            "tensor": self.tensor,
-            "dim": self.dim,
-            "places": places,
-            "in_a_row": in_a_row,
-            "role": self.role,
-            "gated": self.gated,
-        }
+        where = {"tensor": self.tensor, "dim": self.dim, "places": places, "in_a_row": in_a_row}
+        return {**where, "role": self.role, "gated": self.gated}
 
     @staticmethod
     def from_json(data: Mapping[str, Any], shapes: Mapping[str, Sequence[int]]) -> Slice:
@@ -91,9 +91,9 @@ class Slice:
 
 @dataclass(frozen=True, eq=False)
 class Group:
-    """Units that are coupled in the same way; `name` is that of the first weight that writes it.
+    """Units that are coupled in the same way, named after the first weight that writes them.
 
-    `title` says what they are in words: "layers.2.mlp width: 256 units".
+    `title` says what they are in words, such as "layers.2.mlp width: 256 units".
     """
 
     name: str
@@ -120,10 +120,15 @@ class Group:
 class Groups(Structure):
     """The structure "group": a unit is one unit of a coupled group.
 
-    `measure` is what `sparsity` is the removed fraction of: of the units, or of the multiply-adds
-    or parameters of the whole model, which `macs` and `shapes` give by parameter name; `products`
-    are multiply-adds of activations by one another, by the group that they grow with (of none: "").
-    The kept units of a group are a multiple of `round_to` where they are not all of them.
+    Attributes:
+        groups: The coupled groups.
+        shapes: Of all parameters, by name, in model order.
+        macs: Multiply-adds that each parameter takes part in.
+        products: Multiply-adds of activations with one another, by the name of the group that they
+            grow with; "" has those that grow with none.
+        measure: What `sparsity` is the removed fraction of: of the units, or of the multiply-adds
+            or parameters of the whole model.
+        round_to: How many units of a group stay is a multiple of this, unless all of them stay.
     """
 
     groups: tuple[Group, ...] = field(default=(), repr=False)
@@ -147,7 +152,7 @@ class Groups(Structure):
 
     @property
     def is_budgeted(self) -> bool:
-        """Whether counts of units follow from what they cost, or from rounding them."""
+        """Whether it takes a search to tell how many units stay: by their cost, or rounded."""
         return self.measure != "units" or self.round_to > 1
 
     @property
@@ -162,18 +167,19 @@ class Groups(Structure):
         return [name for name in self.shapes if name in held]
 
     def pool(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """L2 norm of max(score, 0) over a unit's filters, in the mean square of its writers.
+        """Score of each unit: the L2 norm of max(score, 0) over a filter of the unit.
 
-        The mean, so that a stream which many layers write is not above the others for that alone.
+        Its square is the mean over the layers that write the unit, so that a stream does not rank
+        higher just because many layers write it.
         """
         return {group.name: _mean_norm(group, scores) for group in self.groups}
 
     def scored(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """Scores are one a unit."""
+        """Tensors that learned scores are shaped like: one score for each unit."""
         return self.pool(values)
 
     def pool_scored(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """As they are."""
+        """Learned scores are those of units already."""
         return scores
 
     def add_up(self, products: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -181,14 +187,14 @@ class Groups(Structure):
         return {g.name: _sum(g.filters, products) for g in self.groups}
 
     def add_up_gates(self, products: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """The sum over what each unit's gate multiplies, where there are products of it."""
+        """The sum over the gated slices of each unit, for groups that have products there."""
         reached = (g for g in self.groups if any(part.tensor in products for part in g.gates))
         return {group.name: _sum(group.gates, products) for group in reached}
 
     def expand(
         self, units: Mapping[str, Tensor], weights: Mapping[str, Tensor]
     ) -> dict[str, Tensor]:
-        """Weight masks: an entry is kept if every unit that it belongs to is."""
+        """Weight masks: an entry is kept if all units that it belongs to are."""
         device = next(iter(units.values())).device
         masks = {n: torch.ones(weights[n].shape, dtype=torch.bool, device=device) for n in weights}
         for group in self.groups:
@@ -202,31 +208,30 @@ class Groups(Structure):
         return {group.name: group.size for group in self.groups}
 
     def kept_units(self, masks: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Which units of weight masks keep something of every slice that they own."""
-        return {
-            group.name: torch.stack(
-                [part.of(masks[part.tensor]).any(dim=1) for part in group.slices]
-            ).all(dim=0)
-            for group in self.groups
-        }
+        """Which units keep something of each of their slices."""
+        found = {}
+        for group in self.groups:
+            kept = [part.of(masks[part.tensor]).any(dim=1) for part in group.slices]
+            found[group.name] = torch.stack(kept).all(dim=0)
+        return found
 
     def check_reachable(
         self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
     ) -> None:
-        """Refuse what the fewest units cost more than, under a budget."""
+        """Refuse a budget that the fewest units would exceed."""
         if not self.is_budgeted:
             return super().check_reachable(sparsity, sizes, allow_empty=allow_empty)
         cost, fewest = cost_model(self), smallest_counts(self)
         if (least := cost(fewest) / cost.dense) > 1 - sparsity:
             rounding = f" (`round_to` is {self.round_to})" if self.round_to > 1 else ""
             raise ValueError(
-                f"The model cannot be pruned to {1 - sparsity:g} of its {self.measure}: with "
-                f"{sum(fewest)} of {sum(sizes.values())} units, the fewest allowed, {least:.3g} is "
-                f"left{rounding}. Ask for more."
+                f"The model cannot be pruned to {1 - sparsity:g} of its {self.measure}: the fewest "
+                f"units allowed, {sum(fewest)} of {sum(sizes.values())}, leave {least:.3g}"
+                f"{rounding}. Ask for more."
             )
 
     def check_kept(self, counts: Sequence[int], total: int, sparsity: float) -> None:
-        """A budget is kept, or the number of units."""
+        """Raise if a method exceeded the budget, or kept another number of units."""
         if not self.is_budgeted:
             return super().check_kept(counts, total, sparsity)
         cost = cost_model(self)
@@ -236,7 +241,7 @@ class Groups(Structure):
     def counts(
         self, units: Mapping[str, Tensor], sparsity: float, *, at_least: int
     ) -> Sequence[int] | None:
-        """What a budget can pay for, if there is one; else as any structure."""
+        """As many units as a budget can pay for, if there is one; else as of any structure."""
         if self.is_budgeted:
             return counts_within(units, sparsity, self)
         return super().counts(units, sparsity, at_least=at_least)
@@ -245,35 +250,28 @@ class Groups(Structure):
         """As plain data; see `from_json`."""
         return {
             "groups": [
-                {
-                    "name": group.name,
-                    "title": group.title,
-                    "slices": [part.to_json() for part in group.slices],
-                }
-                for group in self.groups
+                {"name": g.name, "title": g.title, "slices": [part.to_json() for part in g.slices]}
+                for g in self.groups
             ],
+            **{name: getattr(self, name) for name in _SETTINGS},
             "shapes": {name: list(shape) for name, shape in self.shapes.items()},
-            "macs": dict(self.macs),
-            "products": dict(self.products),
-            "measure": self.measure,
-            "round_to": self.round_to,
         }
 
     @staticmethod
     def from_json(
         data: Mapping[str, Any], scope: Scope, masked: Mapping[str, Sequence[int]]
     ) -> Groups:
-        """The structure that `to_json` wrote, of the `masked` tensors, whose shapes are known."""
+        """The structure that `to_json` wrote; `masked` has the shapes of tensors it may name."""
         groups = tuple(
             Group(
-                each["name"],
-                tuple(Slice.from_json(part, masked) for part in each["slices"]),
-                str(each.get("title", "")),  # older files lack it
+                name=each["name"],
+                slices=tuple(Slice.from_json(part, masked) for part in each["slices"]),
+                title=str(each.get("title", "")),  # missing in older files
             )
             for each in data["groups"]
         )
         if not groups or any(len({len(s.places) for s in each.slices}) != 1 for each in groups):
-            raise ValueError("the slices of a group are not of the same units")
+            raise ValueError("the slices of a group do not hold the same units")
         rest = {name: from_plain(kind, data[name]) for name, kind in _SETTINGS.items()}
         return Groups(*GROUP, scope=scope, groups=groups, **rest)
 

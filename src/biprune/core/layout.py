@@ -1,4 +1,4 @@
-"""How tensors lie in memory: weights as kernels want them, many tensors side by side as one."""
+"""How tensors lie in memory: weights as kernels like them, and many tensors side by side."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ SAFE_INPUTS = 8
 
 
 def lay_out_(model: nn.Module, *, channels_last: bool) -> None:
-    """Lay the weights of 2-d convolutions out as the faster kernels want them, or as usual.
+    """Lay out the weights of 2-d convolutions in place, channels last or as usual.
 
-    Where those kernels are not safe the usual layout is taken for the whole model. The values are
-    the same in either.
+    Kernels are faster with channels last. Where they are not safe, the whole model gets the usual
+    layout. Values do not change.
     """
     convs = [m for m in model.modules() if isinstance(m, nn.Conv2d) and "weight" in m._parameters]
     if not all(_is_safe(conv) for conv in convs):
@@ -27,7 +27,7 @@ def lay_out_(model: nn.Module, *, channels_last: bool) -> None:
 
 
 def is_channels_last(model: nn.Module) -> bool:
-    """Whether a weight lies in memory with its channels last; of 1 x 1 kernels one cannot tell."""
+    """Whether a weight has its channels last in memory, which kernels of 1 x 1 do not show."""
     return any(
         parameter.ndim == 4
         and not parameter.is_contiguous()
@@ -48,15 +48,15 @@ def is_dense(tensor: Tensor) -> bool:
 
 
 def same_layout(tensor: Tensor, other: Tensor) -> bool:
-    """Whether two tensors of one shape lie in memory alike; a dimension of one has no say."""
+    """Whether two tensors of one shape are laid out alike; dimensions of size 1 do not count."""
     strides = zip(tensor.shape, tensor.stride(), other.stride(), strict=True)
     return all(mine == theirs for size, mine, theirs in strides if size > 1)
 
 
 def side_by_side(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Copies in one storage, each laid out as it was; `flattened` then gives a view of them all.
+    """Copies in one storage, each laid out as it was, so that `flattened` is a view of them all.
 
-    Each in a storage of its own where they are of several types, or not dense.
+    Tensors of several types, or that are not dense, get a storage each.
     """
     kinds = {(tensor.dtype, tensor.device) for tensor in tensors.values()}
     if len(kinds) > 1 or not all(is_dense(tensor) for tensor in tensors.values()):
@@ -65,7 +65,7 @@ def side_by_side(tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def flattened(tensors: Sequence[Tensor]) -> Tensor:
-    """Dense tensors as they lie in memory: a view where they lie side by side, else a copy."""
+    """Dense tensors in one dimension, in memory order: a view if they lie side by side."""
     first, end = tensors[0], tensors[0].storage_offset()
     for tensor in tensors:
         same = tensor.untyped_storage().data_ptr() == first.untyped_storage().data_ptr()
@@ -76,7 +76,7 @@ def flattened(tensors: Sequence[Tensor]) -> Tensor:
 
 
 def in_memory_order(tensor: Tensor, like: Tensor) -> Tensor:
-    """A tensor in one dimension, in the order of `like`, which is dense: a view if laid out so."""
+    """A tensor in one dimension, in the memory order of a dense `like`; a view if laid out so."""
     if not same_layout(tensor, like):
         tensor = torch.empty_like(like).copy_(tensor)
     return tensor.as_strided((tensor.numel(),), (1,))
@@ -87,7 +87,7 @@ def _joined(tensors: Iterable[Tensor]) -> Tensor:
 
 
 def logical_places(places: Tensor, tensor: Tensor) -> Tensor:
-    """From places in the memory of a dense tensor to places in its logical order."""
+    """Places in the logical order of a dense tensor, from places in its memory."""
     logical, size = torch.zeros_like(places), tensor.numel()
     for length, stride in zip(tensor.shape, tensor.stride(), strict=True):
         size //= length
@@ -96,7 +96,7 @@ def logical_places(places: Tensor, tensor: Tensor) -> Tensor:
 
 
 def views_like(tensors: Mapping[str, Tensor], flat: Tensor) -> dict[str, Tensor]:
-    """Views of `flat`, in the shapes and layouts of `tensors`, one behind the other."""
+    """Views of `flat`, one after the other, in the shapes and layouts of `tensors`."""
     parts = flat.split([tensor.numel() for tensor in tensors.values()])
     return {
         name: part.as_strided(tensor.shape, tensor.stride())

@@ -1,4 +1,4 @@
-"""Masks: which weights stay. A value, made only by `selection`.
+"""Masks say which weights stay. They are values, made by `selection` alone.
 
 Bools are counted by `count_nonzero`, which is twenty times as fast as their `sum` on a CPU.
 """
@@ -34,10 +34,18 @@ class Masks(Mapping[str, Tensor]):
     Counts are in units of the structure: weights, filters, channels, or units of coupled groups.
     `weight_sparsity` counts single weights whatever the structure.
 
-    >>> from biprune.core.structure import get_structure
-    >>> masks = Masks({"fc.weight": torch.tensor([[True, False]])}, get_structure("weight"))
-    >>> masks.sparsity, masks.kept, masks.total
-    (0.5, 1, 2)
+    Args:
+        tensors: The masks, by the names of the parameters.
+        structure: What a unit is.
+
+    Raises:
+        TypeError: A mask is not a bool tensor.
+
+    Example:
+        >>> from biprune.core.structure import get_structure
+        >>> masks = Masks({"fc.weight": torch.tensor([[True, False]])}, get_structure("weight"))
+        >>> masks.sparsity, masks.kept, masks.total
+        (0.5, 1, 2)
     """
 
     def __init__(self, tensors: Mapping[str, Tensor], structure: Structure) -> None:
@@ -85,7 +93,7 @@ class Masks(Mapping[str, Tensor]):
 
     @property
     def total(self) -> int:
-        """Units there were."""
+        """Units in all, kept or not."""
         return sum(count.total for count in self.per_layer().values())
 
     @property
@@ -104,14 +112,14 @@ class Masks(Mapping[str, Tensor]):
         return torch.cat(list(self.structure.kept_units(self).values()))
 
     def overlap(self, other: Masks) -> float:
-        """Intersection over union of the kept weights (the paper's IoU); 1.0 means equal."""
+        """Intersection over union of the kept weights, the paper's IoU; 1.0 if they are equal."""
         pairs = self._pairs(other)
         both = sum(int(torch.count_nonzero(mine & theirs)) for mine, theirs in pairs)
         either = sum(int(torch.count_nonzero(mine | theirs)) for mine, theirs in pairs)
         return both / either if either else 1.0
 
     def flip_rate(self, other: Masks) -> float:
-        """Fraction of weights whose mask differs."""
+        """The fraction of weights whose mask differs."""
         pairs = self._pairs(other)
         flips = sum(int(torch.count_nonzero(mine ^ theirs)) for mine, theirs in pairs)
         return flips / sum(mine.numel() for mine, _ in pairs)
@@ -122,19 +130,24 @@ class Masks(Mapping[str, Tensor]):
 
     @torch.no_grad()
     def apply_(self, model: nn.Module) -> None:
-        """Set the pruned weights of `model` to +0.0 in place; those of an averaged copy, too."""
+        """Set the pruned weights of `model`, wrapped or not, to +0.0 in place."""
         for name, weight in self.weights_in(model).items():
             weight.masked_fill_(~self[name].to(weight.device), 0.0)
 
     def weights_in(self, model: nn.Module) -> dict[str, nn.Parameter]:
-        """The parameters of `model` that the masks are of."""
+        """The parameters of `model` that have masks.
+
+        Raises:
+            ValueError: The model has no such parameter, or one of another shape.
+        """
         parameters = parameter_names(model)
         for name, mask in self.items():
             if name not in parameters:
                 raise ValueError(f"The masks name {name!r}, which the model does not have.")
             if (shape := parameters[name].shape) != mask.shape:
                 raise ValueError(
-                    f"The mask of {name!r} is of {tuple(mask.shape)}, the weight of {tuple(shape)}."
+                    f"The mask of {name!r} has shape {tuple(mask.shape)}, its weight "
+                    f"{tuple(shape)}."
                 )
         return {name: parameters[name] for name in self}
 

@@ -1,4 +1,4 @@
-"""The tensors of a model by the names that the user knows, and which of them hold units."""
+"""The tensors of a model by the names that the user knows, and which of them can be pruned."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ _ATTENTION_WEIGHTS = ("in_proj_weight", "q_proj_weight", "k_proj_weight", "v_pro
 
 
 def unwrap(model: nn.Module) -> nn.Module:
-    """The user's own module inside `torch.compile`, parallel or averaging wrappers."""
+    """The user's own module inside `torch.compile`, parallel, averaging or Fabric's wrappers."""
     wrappers = (nn.DataParallel, nn.parallel.DistributedDataParallel, AveragedModel)
     while True:
-        if isinstance(model, wrappers):
-            model = model.module
+        if isinstance(model, wrappers) or type(model).__name__ == "_FabricModule":
+            model = model.module  # pyright: ignore[reportAssignmentType]
         elif isinstance(inner := getattr(model, "_orig_mod", None), nn.Module):
             model = inner
         else:
@@ -57,18 +57,25 @@ def prunable(
 ) -> dict[str, nn.Parameter]:
     """The tensors whose units may be pruned, in `named_parameters` order.
 
-    By default these are, if they are trainable:
+    By default they are, if they are trainable:
 
-    - `weight`: weights of convolutions, linear layers and attention, and those `found` to be
-      weights by a run of the model (see `uses`);
+    - `weight`: weights of convolutions, linear layers and attention, and those of `found`;
     - `filter`: weights of convolutions;
     - `channel`: the same without the first convolution, whose input is the data, and without
       grouped ones, whose slices are not input channels;
-    - `n:m`: as `weight`, where they divide into blocks.
+    - `n:m`: as for `weight`, where they divide into blocks.
 
-    Norms, biases, frozen and complex tensors never are.
-    `include` replaces that default by the names that match one of its shell-style patterns,
-    embeddings among them; `exclude` takes away.
+    Norms, biases, frozen and complex tensors are never among them.
+
+    Args:
+        model: Any module, wrapped or not.
+        structure: What a unit is.
+        include: Shell-style patterns of names, in place of the default; they may name embeddings.
+        exclude: Shell-style patterns of names to leave out.
+        found: Output dimensions of further weights, known from a run of the model (see `uses`).
+
+    Raises:
+        ValueError: Nothing is left, a pattern matches nothing, or a weight is parametrized.
     """
     if structure.spans_tensors:
         return _of_groups(model, structure)
@@ -113,20 +120,20 @@ def _of_groups(model: nn.Module, structure: Structure) -> dict[str, nn.Parameter
 
 
 def _hint(model: nn.Module, structure: Structure, include: Patterns) -> str:
-    """What is pruned by name alone: the default is convolutions, linear layers and attention."""
+    """Names that `include` could have, since only some classes of layers are pruned by default."""
     if structure.dim is not None or include is not None:
         return ""
     others = [n for n, p in parameter_names(model).items() if _can_be_scored(p) and p.ndim > 1]
     likely = [*unexplained(model, structure), *others]  # embeddings last
     named = f", such as include={likely[0]!r}" if likely else ""
     return (
-        f" Embeddings, recurrent layers and modules of your own are pruned if named{named}; "
-        'include="*" names everything.'
+        f" Embeddings, recurrent layers and modules of your own are pruned if `include` names them"
+        f'{named}; include="*" names everything.'
     )
 
 
 def unexplained(model: nn.Module, structure: Structure) -> list[str]:
-    """Parameters that could be weights and belong to no layer of a known class."""
+    """Parameters that could be weights, but do not belong to a layer of a known class."""
     model = unwrap(model)
     known = _default_candidates(model, structure) | {id(p) for p in norm_parameters(model)}
     known |= {id(m.weight) for m in model.modules() if isinstance(m, _EMBEDDINGS)}
@@ -139,7 +146,7 @@ def _can_be_scored(parameter: nn.Parameter) -> bool:
 
 
 def _default_candidates(model: nn.Module, structure: Structure) -> set[int]:
-    """Ids of the tensors a structure covers by default; a tensor tied to an embedding is one."""
+    """Ids of the tensors a structure covers by default. What is tied to an embedding is not."""
     convs = [m for m in model.modules() if isinstance(m, _ConvNd)]
     if structure.dim is not None:
         convs = [m for m in convs if not isinstance(m, _ConvTransposeNd)]
@@ -161,9 +168,9 @@ def not_in_blocks(
     size: int,
     outputs: Sequence[int] | None = None,
 ) -> str | None:
-    """Why a weight has no blocks of `size` along its inputs, dimension 1; None if it has.
+    """Why a weight does not divide into blocks of `size` along dimension 1; None if it does.
 
-    `outputs` are its output dimensions, if they are known from a run.
+    `outputs` are its output dimensions, if a run has told them.
     """
     if outputs is not None and 1 in outputs:
         return "its inputs are not its second dimension"
@@ -203,7 +210,7 @@ def _matches(name: str, pattern: str) -> bool:
 
 
 def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
-    """Ids of the parameters one of whose names matches a pattern; each must match something."""
+    """Ids of the parameters that have a name matching a pattern; each must match something."""
     every = unwrap(model).named_parameters(remove_duplicate=False)
     named = [(own_name(name), parameter) for name, parameter in every]
     matched: set[int] = set()
@@ -221,7 +228,7 @@ def matching(model: nn.Module, patterns: Patterns, argument: str) -> set[int]:
 def _refuse_parametrized(
     model: nn.Module, structure: Structure, include: Patterns, exclude: Patterns
 ) -> None:
-    """A weight that is computed from other tensors cannot hold z: name it and say what to do."""
+    """Refuse weights that are computed from other tensors: those cannot hold z."""
     weight_of: dict[type[nn.Module], str] = {_ConvNd: "weight"}
     if structure.dim is None:
         weight_of |= {nn.Linear: "weight", nn.MultiheadAttention: "in_proj_weight"}

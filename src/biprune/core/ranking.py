@@ -1,8 +1,11 @@
 """The k largest of a flat tensor, exactly and in linear time, without sorting it.
 
-On a CPU reading a number back is free, and two comparisons of all scores with the ends of a narrow
-band leave few to look at (Floyd and Rivest's idea). On other devices reading would stall the queue,
-so there the same answer comes from operations whose shapes do not depend on the scores.
+On a CPU a sample of the scores tells a narrow band that holds the k-th largest. Two comparisons
+split all scores at its ends, and only those between are looked at one by one (Floyd and Rivest's
+idea). A band that misses is noticed by counting, and then all scores are searched.
+
+On other devices reading a number back would stall the queue, so there the same answer comes from
+operations whose shapes do not depend on the scores.
 """
 
 from __future__ import annotations
@@ -15,29 +18,23 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-SAMPLE = 1 << 14  # scores looked at, at most, to guess where the k-th largest lies
+SAMPLE = 1 << 16  # scores looked at, at most, to guess where the k-th largest lies
 PER_SAMPLE = 64  # scores for each one looked at, at least
-NARROW = 1 / 1024  # the part of all scores that the next band should hold, at the least
-LEEWAY = 2  # how often the cut may move as far as it just did, and still lie in the next band
 CHUNK = 1 << 22  # scores compared at once
 WORD = 8  # bools read at once
 
-
-Band = tuple[float, float]  # the least and the largest value, both included
 Order = Callable[[Tensor], Tensor]  # from places in memory to what equal scores are sorted by
 
 
 class Cut(NamedTuple):
     """The largest scores as a mask.
 
-    `ordered` unless so many scores were equal that they were kept as they lie, not in the order
-    asked for. `band` narrowly encloses the smallest kept score, a guess for the next cut of scores
-    that move little.
+    `ordered` is false where so many scores are equal that the first of them in memory were kept,
+    and not the first in the order asked for.
     """
 
     mask: Tensor
     ordered: bool
-    band: Band | None
 
 
 def is_host(tensor: Tensor) -> bool:
@@ -52,9 +49,7 @@ def top_k_mask(scores: Tensor, k: int) -> Tensor:
     """
     if k == 0 or k == scores.numel():
         return torch.full_like(scores, k > 0, dtype=torch.bool)
-    if not is_host(scores):
-        return queued_top_k_mask(scores, k)
-    return cut(scores, k).mask
+    return cut(scores, k).mask if is_host(scores) else queued_top_k_mask(scores, k)
 
 
 def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
@@ -69,17 +64,53 @@ def queued_top_k_mask(scores: Tensor, k: int) -> Tensor:
     return mask.logical_or_(equal.logical_and_(equal.cumsum(0) <= missing))
 
 
-def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = None) -> Cut:
+class Band:
+    """Scores split once around the k-th largest, for cuts at k or somewhat below.
+
+    The ends of the band are guessed from a sample: four standard deviations of its rank to either
+    side. Scores that equal an end are not gathered, so that ties by the million take no memory.
+    """
+
+    def __init__(self, scores: Tensor, k: int) -> None:
+        self._scores = scores
+        self._low, self._high = _sampled_band(scores, k)
+        if self._low < self._high:
+            self._above, self._places = _split(scores, self._low, self._high)
+            self._num_above = int(torch.count_nonzero(self._above))
+            self._values = scores[self._places]
+
+    def cut(self, k: int, order: Order | None = None) -> Cut | None:
+        """The `k` largest if the k-th lies within the band, its ends included, else None."""
+        if self._low == self._high:
+            return _cut_at(self._scores, k, self._low)
+        missing, places, values = k - self._num_above, self._places, self._values
+        if not 0 < missing <= len(places):
+            return _cut_at(self._scores, k, self._high if missing <= 0 else self._low)
+        threshold = values.kthvalue(len(values) - missing + 1).values
+        kept = values > threshold
+        equal = places[values == threshold]
+        if order is not None:
+            equal = equal[order(equal).argsort()]
+        mask = self._above.clone()
+        mask[places[kept]] = True
+        mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
+        return Cut(mask, True)
+
+
+def cut(scores: Tensor, k: int, order: Order | None = None, band: Band | None = None) -> Cut:
     """Separate the `k` largest of N scores, 0 < k < N, in memory that the host can read.
 
-    `band` is a guess at values around the k-th largest. A band that misses it is found out by
-    counting; then a sample of the scores gives another, and at last all of them are searched.
-    Equal scores are kept in the `order` of their places (default: as they lie).
+    Args:
+        scores: In one dimension.
+        k: How many are kept.
+        order: What equal scores are kept by; by default as they lie in memory.
+        band: That of an earlier cut of the same scores, if there is one.
+
+    Raises:
+        FloatingPointError: There is a NaN among the scores.
     """
-    if band and (found := _cut_within(scores, k, *band, order)):
-        return found
-    large = scores.numel() > PER_SAMPLE**2
-    if large and (found := _cut_within(scores, k, *_sampled_band(scores, k), order)):
+    band = band or band_around(scores, k)
+    if band is not None and (found := band.cut(k, order)):
         return found
     threshold = scores.kthvalue(scores.numel() - k + 1).values.item()
     if found := _cut_at(scores, k, threshold):
@@ -90,57 +121,34 @@ def cut(scores: Tensor, k: int, band: Band | None = None, order: Order | None = 
     )
 
 
-def _sampled_band(scores: Tensor, k: int) -> Band:
-    """Values four standard deviations of the sample's rank to either side of the k-th largest."""
+def band_around(scores: Tensor, k: int) -> Band | None:
+    """The band of the k-th largest score; None where there are so few that all are searched."""
+    return Band(scores, k) if scores.numel() > PER_SAMPLE**2 else None
+
+
+def _sampled_band(scores: Tensor, k: int) -> tuple[float, float]:
     size = scores.numel()
     step = max(size // SAMPLE, PER_SAMPLE)
-    sample = scores[::step].sort(descending=True).values
+    sample = scores[::step].contiguous()
     rank = k / size * len(sample)
     margin = 1 + 4 * math.sqrt(rank * (1 - k / size))
     first, last = math.floor(rank - margin), math.ceil(rank + margin)
-    high = sample[first].item() if first >= 0 else math.inf
-    low = sample[last].item() if last < len(sample) else -math.inf
+    high = sample.kthvalue(len(sample) - first).values.item() if first >= 0 else math.inf
+    low = sample.kthvalue(len(sample) - last).values.item() if last < len(sample) else -math.inf
     return low, high
-
-
-def _cut_within(scores: Tensor, k: int, low: float, high: float, order: Order | None) -> Cut | None:
-    """The cut if the k-th largest lies in [low, high], else None.
-
-    Scores that equal an end are not gathered, so that ties by the million take no memory.
-    """
-    # As the scores' own values: ends that round to one value would split its ties twice.
-    low, high = torch.tensor([low, high], dtype=scores.dtype).tolist()
-    if low == high:
-        return _cut_at(scores, k, low)
-    mask, places = _split(scores, low, high)
-    missing = k - int(torch.count_nonzero(mask))
-    if not 0 < missing <= len(places):
-        del mask, places  # so that memory stays within one copy of the scores
-        return _cut_at(scores, k, high if missing <= 0 else low)
-    values = scores[places]
-    threshold = values.kthvalue(len(values) - missing + 1).values
-    kept = values > threshold
-    equal = places[values == threshold]
-    if order is not None:
-        equal = equal[order(equal).argsort()]
-    mask[places[kept]] = True
-    mask[equal[: missing - int(torch.count_nonzero(kept))]] = True
-    near, width = threshold.item(), (high - low) * NARROW * len(scores) / len(places)
-    half = max(width / 2, LEEWAY * abs(near - (low + high) / 2))
-    return Cut(mask, True, (near - half, near + half) if math.isfinite(half) else None)
 
 
 def _split(scores: Tensor, low: float, high: float) -> tuple[Tensor, Tensor]:
     """Where scores are at least `high`, as a mask, and the places of those strictly between.
 
-    In chunks: what lies between is then found in the cache, in memory that is at hand already.
+    It goes by chunks, so that what lies between is still in the cache, and memory is reused.
     """
     mask = torch.empty(scores.shape, dtype=torch.bool)
     places = []
     for start in range(0, len(scores), CHUNK):
         chunk = scores[start : start + CHUNK]
         above = torch.ge(chunk, high, out=mask[start : start + CHUNK])
-        places.append(_places((chunk > low) ^ above) + start)
+        places.append(true_places((chunk > low) ^ above) + start)
     return mask, torch.cat(places)
 
 
@@ -150,19 +158,14 @@ def _cut_at(scores: Tensor, k: int, threshold: float) -> Cut | None:
     missing, ties = k - int(torch.count_nonzero(mask)), int(torch.count_nonzero(equal))
     if not 0 < missing <= ties:
         return None
-    end = _end_of_first(equal, missing)
+    # The shortest start that holds as many equal scores as are missing, found by halving.
+    ends = range(len(equal))
+    end = bisect_left(ends, missing, key=lambda end: int(torch.count_nonzero(equal[:end])))
     mask[:end] |= equal[:end]
-    return Cut(mask, missing == ties, None)
+    return Cut(mask, missing == ties)
 
 
-def _end_of_first(flags: Tensor, count: int) -> int:
-    """The shortest start of `flags` that holds `count` of them, found by halving."""
-    return bisect_left(
-        range(len(flags)), count, key=lambda end: int(torch.count_nonzero(flags[:end]))
-    )
-
-
-def _places(flags: Tensor) -> Tensor:
+def true_places(flags: Tensor) -> Tensor:
     """Where `flags` are true, in order; most are false, so words of them are looked at first."""
     whole = len(flags) // WORD * WORD
     words = flags[:whole].view(torch.int64).nonzero().flatten()

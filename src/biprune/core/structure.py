@@ -25,16 +25,20 @@ Scope = Literal["global", "layer"]
 
 
 def num_kept(sparsity: float, total: int) -> int:
-    """Units that stay of `total`: Python's round((1 - sparsity) * total)."""
+    """How many of `total` units stay: Python's round((1 - sparsity) * total)."""
     return round((1 - sparsity) * total)
 
 
 def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
-    """Divide `total` in proportion to `sizes`, at least so many to each (Webster's method).
+    """Divide `total` among layers in proportion to their `sizes` (Webster's method).
 
-    The n-th unit of a layer has the priority size / (2 n - 1), and the `total` of highest priority
-    are given, the earlier layer first among equals. So no layer gains when the total falls, which
-    rounding each quota by its remainder would not ensure: pruned units stay pruned.
+    The n-th unit of a layer has the priority size / (2 n - 1). Units are given by priority, to the
+    earlier layer first among equals, once every layer has `at_least` so many. No layer gains when
+    the total falls, as some would if quotas were rounded by their remainders: so pruned units stay
+    pruned.
+
+    >>> share_out(11, [16, 32, 64], at_least=1)
+    [2, 3, 6]
     """
     counts = [max(ceil(total * size / sum(sizes) - 0.5), at_least) for size in sizes]
     layers = range(len(sizes))
@@ -48,17 +52,22 @@ def share_out(total: int, sizes: Sequence[int], at_least: int) -> list[int]:
 
 @dataclass(frozen=True)
 class Structure:
-    """What a unit is (`dim` None: one weight; else a slice along it) and how units compete.
+    """What a unit is, and how units compete.
 
-    `scope` "global" ranks all units of the model together; "layer" prunes the same fraction of
-    every layer, as the paper does for filters and channels.
+    Attributes:
+        name: As users know it.
+        unit: What a unit is, in words.
+        dim: Units are slices of a tensor along this dimension; None: they are single weights.
+        scope: "global" ranks all units of the model together; "layer" prunes the same fraction of
+            every layer, as the paper does for filters and channels.
+        spans_tensors: Whether a unit lies in several tensors. Which ones depends on the model.
     """
 
     name: str
     unit: str
     dim: int | None
     scope: Scope
-    spans_tensors: bool = False  # a unit lies in several tensors, which the model alone tells
+    spans_tensors: bool = False
 
     @property
     def has_single_weights(self) -> bool:
@@ -72,7 +81,7 @@ class Structure:
 
     @property
     def block(self) -> int | None:
-        """The number of weights in a row that compete with one another alone; None: all do."""
+        """How many weights in a row compete among themselves, if not all of a layer do."""
         return None
 
     @property
@@ -82,12 +91,12 @@ class Structure:
 
     @property
     def coupled(self) -> Groups | None:
-        """The same structure, with its groups, if its units span several tensors."""
+        """The structure with its groups, if its units span several tensors."""
         return None
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What tells this structure from others on the same model, JSON-able."""
+        """What tells this structure from others on the same model, ready for JSON."""
         return {"structure": self.name, "scope": self.scope}
 
     def pool(self, scores: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -106,7 +115,7 @@ class Structure:
         return {name: self._slices(product).sum(dim=1) for name, product in products.items()}
 
     def scored(self, values: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
-        """What learned scores are shaped like: the weights, whose `values` are given."""
+        """Tensors that learned scores are shaped like: here the `values` of the weights."""
         return values
 
     def pool_scored(self, scores: Mapping[str, Tensor]) -> Mapping[str, Tensor]:
@@ -181,8 +190,8 @@ class Structure:
 class Blocks(Structure):
     """The structure n:m: of every m weights in a row along the input dimension n are kept.
 
-    Units are weights, block after block. `sparsity` is 1 - n / m and nothing else in the end; on
-    the way to it a method may keep more of each block.
+    Units are weights, block after block. The final `sparsity` is 1 - n / m; on the way there a
+    method may keep more of each block.
     """
 
     kept: int = 2
@@ -199,13 +208,13 @@ class Blocks(Structure):
         return 1 - self.kept / self.size
 
     def num_wanted(self, sparsity: float, total: int) -> int:
-        """Every block keeps the same number, from which the total follows."""
+        """The same number of each block."""
         return total // self.size * num_kept(sparsity, self.size)
 
     def check_reachable(
         self, sparsity: float, sizes: Mapping[str, int], *, allow_empty: bool
     ) -> None:
-        """Every layer keeps its share."""
+        """Refuse nothing: every block keeps its share."""
 
     def expand_one(self, units: Tensor, shape: torch.Size) -> Tensor:
         """Weights back from the order of blocks."""
@@ -237,7 +246,11 @@ UNITS = {
 def get_structure(name: str, scope: Scope | None = None) -> Structure:
     """Look a structure up by name; `scope` overrides how its units compete.
 
-    That of "group" has no groups yet: they depend on the model, see `structured.find`.
+    The structure "group" comes without its groups, which depend on the model: see
+    `structured.find`.
+
+    Raises:
+        ValueError: There is no such structure or scope.
     """
     structure = blocks(name) or STRUCTURES.get(name)
     if structure is None:

@@ -1,8 +1,8 @@
-"""Which parameters are weights, told by what one run of the model does with them.
+"""Which parameters are weights, judging by what one run of the model does with them.
 
-A class says little: transformers' `Conv1D`, a module of the user's own and `F.linear` on a bare
-parameter all multiply by a weight. So every operation of one run is watched, beneath autograd,
-where products and convolutions are a handful of kernels.
+The class of a layer says little: transformers' `Conv1D`, a module of the user's own and `F.linear`
+on a bare parameter all multiply by a weight. So every operation of one run is watched beneath
+autograd, where products and convolutions are a handful of kernels.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from biprune.core.parameters import parameter_names
 
-# The operands of products by their place, and which of an operand's dimensions are outputs.
+# Of each product the places of its operands, and which dimensions of an operand are outputs.
 _PRODUCTS = {
     "mm": {0: (0,), 1: (1,)},
     "addmm": {1: (0,), 2: (1,)},
@@ -31,11 +31,11 @@ _PRODUCTS = {
 }
 _IS_TRANSPOSED = 6  # the place of this argument of a convolution
 _COPIES = ("_to_copy", "clone", "contiguous", "to")
-_PICKS = ("index", "index_select")  # of a stack of matrices, as experts are
+_PICKS = ("index", "index_select")  # of a stack of matrices, such as experts
 
 
 class _Origin(NamedTuple):
-    """The parameter whose values some memory holds, and its dimension for each stride there."""
+    """The parameter whose values some memory holds, and its dimension by the stride there."""
 
     name: str
     dims: dict[int, int]
@@ -89,15 +89,22 @@ def _address(tensor: Tensor) -> int:
 
 
 def _dims_by_stride(tensor: Tensor) -> dict[int, int]:
-    """The first wins where strides are equal; dimensions with one entry have no say."""
+    """The dimension for each stride: the first of equal ones, without those of size 1."""
     sized = [dim for dim, size in enumerate(tensor.shape) if size > 1]
     return {tensor.stride(dim): dim for dim in reversed(sized)}
 
 
 def product_weights(model: nn.Module, run: Callable[[], object]) -> dict[str, tuple[int, ...]]:
-    """The parameters that a product or convolution of `run` reads, with their output dimensions.
+    """The parameters that a product or convolution reads while the model runs.
 
-    Without those that an embedding looks up, which a classifier may share. `run` must run `model`.
+    Those that an embedding looks up are left out; a classifier may share them.
+
+    Args:
+        model: Whose parameters.
+        run: A call that runs `model`.
+
+    Returns:
+        The output dimensions of each, by name.
     """
     with slow_attention(), torch.enable_grad(), _Watch(model) as watch:
         run()
@@ -106,7 +113,7 @@ def product_weights(model: nn.Module, run: Callable[[], object]) -> dict[str, tu
 
 @contextmanager
 def slow_attention() -> Iterator[None]:
-    """Without the one kernel of eval mode for an encoder layer, which hides its products."""
+    """Switch off the kernel that runs a whole encoder layer in eval mode and hides its products."""
     before = torch.backends.mha.get_fastpath_enabled()
     torch.backends.mha.set_fastpath_enabled(False)
     try:

@@ -4,10 +4,13 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 import torch
 from torch import Tensor
+
+if TYPE_CHECKING:
+    from biprune.data.batches import DiskImages, MemoryImages
 
 Batch = tuple[Tensor, Tensor]
 
@@ -43,25 +46,12 @@ class Dataset:
     options: dict[str, Any]
 
 
-class Images(Protocol):
-    """Labelled images, in memory or on disk, from which splits are cut."""
-
-    @property
-    def labels(self) -> Tensor:
-        """The class of each image, int64 [N]."""
-        ...
-
-    def batches(self, indices: Tensor, *, batch_size: int, shuffle: bool, augment: bool) -> Batches:
-        """Batches of the images at `indices`."""
-        ...
-
-
 @dataclass(frozen=True, eq=False)
 class Source:
     """The images of a data set, before the validation images are cut from `train`."""
 
-    train: Images
-    test: Images
+    train: "MemoryImages | DiskImages"
+    test: "MemoryImages | DiskImages"
     num_classes: int
     in_channels: int
     image_size: int
@@ -92,7 +82,7 @@ class DataEntry:
 
 @contextmanager
 def needs_extra() -> Iterator[None]:
-    """Around an import of a package that only some data sets need: says how to install it."""
+    """Say how to install a package that only some data sets need, if importing it fails within."""
     try:
         yield
     except ModuleNotFoundError as error:
@@ -105,7 +95,11 @@ def needs_extra() -> Iterator[None]:
 def split_train(
     labels: Tensor, num_classes: int, *, subset: int | None, val_fraction: float, seed: int
 ) -> tuple[Tensor, Tensor | None]:
-    """Indices of the images for training and for validation, None if `val_fraction` is 0."""
+    """Indices of the images for training and for validation, None if `val_fraction` is 0.
+
+    Raises:
+        ValueError: `subset` is impossible, or a split would be empty.
+    """
     kept = torch.arange(len(labels))
     if subset is not None:
         if not num_classes <= subset <= len(labels):

@@ -1,4 +1,4 @@
-"""Official files: found as a folder or an archive, checked against md5 sums, fetched on request."""
+"""Official files: found as a folder or an archive, checked by md5 sum, fetched on request."""
 
 import hashlib
 import http.client
@@ -40,6 +40,9 @@ def read_package(packages: Sequence[Package], url: str, request: Request) -> dic
     """The files, by path, of the first package found under `root`; extracted folders come first.
 
     If there is none, `download=True` fetches the first package from `url`.
+
+    Raises:
+        ValueError: A file is missing or damaged, or the download failed.
     """
     root = request.root
     for package in packages:
@@ -98,7 +101,7 @@ def check_md5(content: bytes | Path, expected: str, *, source: Path | str) -> No
     """Check `content`, bytes or a file, against the md5 sum that the data's authors publish.
 
     Raises:
-        ValueError: The sum is another one; the message calls the content `source`.
+        ValueError: The sum differs; the message calls the content `source`.
     """
     md5 = partial(hashlib.md5, usedforsecurity=False)
     with content.open("rb") if isinstance(content, Path) else io.BytesIO(content) as file:
@@ -121,7 +124,7 @@ def warn_unverified(path: Path, official: str) -> None:
 
 
 def check_labels(labels: ArrayLike, num_classes: int, *, source: Path) -> Tensor:
-    """The labels as int64; there must be some, all of them in [0, num_classes)."""
+    """The labels as int64, if there are any and all are in [0, num_classes); else a ValueError."""
     values = np.asarray(labels)
     if values.size == 0:
         raise ValueError(f"{source} holds no images. Fetch it again.")

@@ -208,7 +208,7 @@ def _class_names(folder: Path) -> list[str]:
 
 
 def _read_classes(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...], Tensor]:
-    """The paths and labels of the images under `folder`, which may lack some of the classes."""
+    """Paths and labels of the images under `folder`, which may lack some of the classes."""
     if not folder.is_dir():
         raise ValueError(f"{folder} is missing. Put a folder of images for each class there.")
     names = _class_names(folder)
@@ -221,7 +221,7 @@ def _read_classes(folder: Path, classes: Sequence[str]) -> tuple[tuple[str, ...]
 
 
 def _labelled(folders: dict[int, Path]) -> tuple[tuple[str, ...], Tensor]:
-    """The paths, sorted by name within a folder, and labels of the images in `folders`."""
+    """Paths and labels of the images in `folders`, sorted by name within each."""
     paths: list[str] = []
     labels: list[int] = []
     for label, folder in folders.items():

@@ -45,7 +45,7 @@ def _reconstruct(subtype: type, shape: tuple[int, ...], code: bytes) -> _ByteArr
 
 
 def _encode(text: str, encoding: str) -> bytes:
-    """Stands in for `_codecs.encode`, by which Python 3 pickles bytes at protocol 2."""
+    """Stands in for `_codecs.encode`, which Python 3 pickles bytes with at protocol 2."""
     if encoding != "latin1":
         raise ValueError(f"bytes are encoded as {encoding!r}, only 'latin1' is allowed")
     return text.encode("latin1")

@@ -1,1 +1,1 @@
-"""Experiments as data: what a run is, what came of it, and what leads from one to the other."""
+"""Experiments as data: what a run is, what came of it, and what runs it."""

@@ -1,4 +1,4 @@
-"""Where a run was made: versions, machine, revision."""
+"""Where a run was made: versions, machine and revision."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from biprune import __version__
 
 
 def environment(device: str = "cpu") -> dict[str, Any]:
-    """Versions, the machine with the `device` that was used, and the time, JSON-able."""
+    """Versions, the machine, the `device` that was used, and the time; JSON-able."""
     return {
         "biprune": __version__,
         **{name: version(name) for name in ("torch", "numpy")},
@@ -46,17 +46,16 @@ def _processor() -> str:
 
 @cache
 def revision() -> str | None:
-    """The commit of biprune's own checkout, marked where it has changes; None outside one.
+    """The commit of biprune's own checkout, marked if there are changes; None outside one.
 
-    A repository that the package merely lies in, as inside of its `.venv` or among its sources, is
-    another's. As of the first call: call it before a long run, in whose time the checkout may move
-    on.
+    The package may also lie in somebody else's repository, such as in its `.venv`; that does not
+    count. The first call decides: make it before a long run, during which the checkout may change.
     """
     source = Path(__file__).resolve()
     root = source.parents[3]
     if not _is_ours(root):
         return None
-    # What git tells its hooks names another repository, and the search is not to go above ours.
+    # Inside a hook these variables name another repository. The search must not go above ours.
     own = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     own["GIT_CEILING_DIRECTORIES"] = str(root.parent)
 

@@ -19,19 +19,29 @@ from biprune.core.structure import Scope
 from biprune.data import data_entry, load_data
 from biprune.methods import METHODS, Method, get_method
 from biprune.pruning.request import Request
+from biprune.training.batches import classification_loss
 from biprune.training.recipes import Recipe
+from biprune.training.setup import Setup
+from biprune.training.train import train
 
 TRAIN = "train"  # the method of a dense run
+OF_DENSE = {"model", "data", "seed", "model_options", "data_options", "dense", "training"}
 DATA_OPTIONS = ("batch_size", "val_fraction", "subset", "augment", "image_size")
 
 
 class RunSpec(BaseModel):
     """One training or pruning run on a named model and data set.
 
-    `method` is a name of `METHODS` or "train", the dense run alone. `settings`, `dense` and
-    `data_options` hold only what differs from the defaults of the method, of `train` and of
-    `load_data`; anything else is taken out, so that its key is the same written out or not. `seed`
-    decides the data split, the initial weights and both runs.
+    What is at its default is taken out, so that a run has the same key whether defaults are
+    written out or not.
+
+    Args:
+        method: A name of `METHODS`, or "train" for a dense run alone.
+        seed: Decides the data split, the initial weights and both runs.
+        settings: Those of the method.
+        data_options: Those of `load_data`.
+        dense: The recipe of the dense run, and its `rewind_epochs`.
+        training: What dense run and pruning share: clip_grad, accumulate, ema, autocast.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -47,6 +57,7 @@ class RunSpec(BaseModel):
     model_options: dict[str, Any] = Field(default_factory=dict)
     data_options: dict[str, Any] = Field(default_factory=dict)
     dense: dict[str, Any] = Field(default_factory=dict)
+    training: dict[str, Any] = Field(default_factory=dict)
     include: tuple[str, ...] | None = None
     exclude: tuple[str, ...] | None = None
     allow_empty: bool = False
@@ -61,6 +72,7 @@ class RunSpec(BaseModel):
         given["settings"] = _differing(given.get("settings"), _method_defaults(method))
         given["data_options"] = _data_options(given.get("data"), given.get("data_options"))
         given["dense"] = _differing(given.get("dense"), DENSE_DEFAULTS)
+        given["training"] = _differing(given.get("training"), TRAINING_DEFAULTS)
         return given
 
     @model_validator(mode="after")
@@ -68,6 +80,7 @@ class RunSpec(BaseModel):
         data_entry(self.data)
         check_whole("seed", self.seed, at_least=0)
         Recipe(**{name: v for name, v in self.dense.items() if name != "rewind_epochs"})
+        Setup((), classification_loss, **self.training)
         if self.method != TRAIN:
             self.build_method()
             Request(self.sparsity, self.structure, self.scope, allow_empty=self.allow_empty)
@@ -83,14 +96,7 @@ class RunSpec(BaseModel):
     @property
     def dense_spec(self) -> RunSpec:
         """The dense run that this one starts from."""
-        return RunSpec(
-            model=self.model,
-            data=self.data,
-            seed=self.seed,
-            model_options=self.model_options,
-            data_options=self.data_options,
-            dense=self.dense,
-        )
+        return RunSpec(**self.model_dump(include=OF_DENSE))
 
     @property
     def resolved(self) -> dict[str, Any]:
@@ -100,6 +106,7 @@ class RunSpec(BaseModel):
             "settings": method,
             "data_options": {**_defaults_of(load_data, DATA_OPTIONS), **self.data_options},
             "dense": {**DENSE_DEFAULTS, **self.dense},
+            "training": {**TRAINING_DEFAULTS, **self.training},
         }
         return _plain({**self.model_dump(), **filled})
 
@@ -107,8 +114,8 @@ class RunSpec(BaseModel):
     def key(self) -> str:
         """sha256 of the canonical JSON of what differs from the defaults, and of the version.
 
-        A new field with a default leaves the keys of old runs as they are; a method whose defaults
-        change raises its `settings_version`, and its runs get new ones.
+        A new field with a default leaves the keys of old runs as they are. A method whose defaults
+        change raises its `settings_version`, which gives its runs new keys.
         """
         content = self.model_dump(mode="json", exclude_defaults=True)
         if self.method != TRAIN:
@@ -118,7 +125,7 @@ class RunSpec(BaseModel):
 
 
 def covered_by(spec: RunSpec) -> list[RunSpec]:
-    """The specs that a run of `spec` records on its way: IMP's, at each of its stops."""
+    """The specs that a run of `spec` leaves records of on its way: IMP's, at each of its stops."""
     found, stops = [], spec.settings.get("stops", ())
     for stop in stops:
         settings = {**spec.settings, "stops": [other for other in stops if other < stop]}
@@ -127,7 +134,7 @@ def covered_by(spec: RunSpec) -> list[RunSpec]:
 
 
 def _differing(given: Any, defaults: Mapping[str, Any]) -> Any:
-    """What of `given` is not the default; unknown names are refused."""
+    """The part of `given` that differs from the defaults; unknown names are refused."""
     if not isinstance(given, dict | None):
         return given
     plain = _plain(given or {})
@@ -170,15 +177,16 @@ def _defaults_of(function: Any, names: tuple[str, ...]) -> Mapping[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """As JSON would give it back."""
+    """The value as JSON would give it back."""
     return json.loads(json.dumps(value))
 
 
 DENSE_DEFAULTS: Mapping[str, Any] = MappingProxyType(
     {**_plain(asdict(Recipe())), "rewind_epochs": None}
 )
+TRAINING_DEFAULTS = _defaults_of(train, ("clip_grad", "accumulate", "ema", "autocast"))
 
-# What reports show of a history; the rest is for people.
+# What reports read of a history.
 MEASURES: dict[str, Any] = {
     "stage": str,
     "epoch": int,
@@ -190,12 +198,20 @@ MEASURES: dict[str, Any] = {
 
 
 class RunRecord(BaseModel):
-    """The outcome of one run; `error` says why there is none if it `failed`.
+    """The outcome of one run, or the `error` by which it failed.
 
-    Accuracies are in percent: `val_accuracy` of the last epoch, `test_accuracy` read once, at the
-    end, `dense_accuracy` that of the dense run. `achieved_sparsity` counts units of the
-    structure, `weight_sparsity` single weights of the prunable tensors; `layers` are kept and all
-    units by name. Passes and seconds are those of training and pruning, without the dense run's.
+    Accuracies are in percent.
+
+    Args:
+        resolved: The spec in full, with the defaults of the day.
+        test_accuracy: Read once, at the end.
+        val_accuracy: Of the last epoch.
+        dense_accuracy: The test accuracy of the dense run.
+        achieved_sparsity: The removed fraction of the structure's units.
+        weight_sparsity: The removed fraction of the weights of prunable tensors.
+        layers: Kept and all units by name.
+        forward_passes: Of this run, as `backward_passes` and `seconds`: the dense run's come on
+            top.
     """
 
     # Whoever writes the JSON decides how it spells NaN.

@@ -1,4 +1,4 @@
-"""From a spec to its record: skip what is recorded, share dense runs, go on where a kill was."""
+"""From a spec to its record: skip what is recorded, share dense runs, resume what was killed."""
 
 from __future__ import annotations
 
@@ -24,13 +24,18 @@ from biprune.pruning.ticket import Ticket
 from biprune.training.loop import Event, Record
 from biprune.training.train import TrainResult, train
 
+# What `prune` is asked for by fields of a spec that have the names of its keywords.
+ASKED = {"sparsity", "structure", "scope", "include", "exclude", "allow_empty", "seed"}
+
 
 @dataclass(frozen=True)
 class Runner:
-    """Runs specs into `store`; no other field is part of what a run is.
+    """Runs specs and puts their records into `store`; no field changes what a run computes.
 
-    `root` is the folder of the data's files, `verify` as for `load_data`. `progress` hears of every
-    step.
+    Args:
+        root: The folder of the data's files.
+        verify: As for `load_data`.
+        progress: Hears an `Event` of every step.
     """
 
     store: Store
@@ -40,9 +45,10 @@ class Runner:
     progress: Callable[[RunSpec, Event], None] | None = None
 
     def finished(self, spec: RunSpec) -> RunRecord | None:
-        """The record of a run that was successful; of a dense one whose model is there too.
+        """The record of a run that succeeded; None if there is none.
 
-        Records may be handed on without the models, which are run again where they are needed.
+        A dense run needs its model too. Records may be copied without the models, which are then
+        trained again where they are needed.
         """
         record = self.store.get(spec)
         if record is None or record.status != "done":
@@ -50,16 +56,23 @@ class Runner:
         return record if spec.method != TRAIN or is_saved(self.store.dense_folder(spec)) else None
 
     def check_data(self, specs: Iterable[RunSpec]) -> None:
-        """Load each data set that runs are missing of, so that its absence is said once."""
+        """Load each data set that unfinished runs need, so that a missing one is reported once."""
         missing = {spec.data: spec for spec in specs if self.finished(spec) is None}
         for spec in missing.values():
             self._data(spec)
 
     def run(self, spec: RunSpec, *, wait: bool = True) -> RunRecord | None:
-        """The record of `spec`, run now if need be; None if another process runs it and not `wait`.
+        """The record of `spec`, run now if need be.
 
-        A run that fails is recorded with its error; a failed one is tried again, but not the dense
-        run that it starts from: run that first.
+        A run that fails is recorded with its error, and is tried again by the next call. A dense
+        run that failed is not tried again for the runs that start from it: run it first.
+
+        Args:
+            spec: The run.
+            wait: Wait for another process that is at this run.
+
+        Returns:
+            None if another process is at it, and `wait` is False.
         """
         if record := self.finished(spec):
             return record
@@ -79,9 +92,9 @@ class Runner:
             return _failed(spec, f"{type(error).__name__}: {error}")
 
     def _keep(self, record: RunRecord) -> RunRecord:
-        """Store a record; a run that is over needs no state.
+        """Store a record, and drop the checkpoint of a run that has ended.
 
-        A dense run may be over and run again for its model: a failure does not replace its record.
+        A failure does not replace the record of a dense run that was repeated for its model.
         """
         before = self.store.get(record.spec)
         if record.error is not None and before is not None and before.status == "done":
@@ -105,7 +118,8 @@ class Runner:
             seed=spec.seed,
             checkpoint=self.store.checkpoint_folder(spec),
             progress=self._progress(spec),
-            **_keywords(spec.dense),
+            **_keywords(spec.resolved["dense"]),
+            **spec.training,
         )
         save_dense(result, self.store.dense_folder(spec), data=data.options)
         return _record(spec, result, test_accuracy=result.accuracy, dense_accuracy=result.accuracy)
@@ -116,15 +130,10 @@ class Runner:
             dense,
             self._data(spec),
             spec.build_method(),
-            sparsity=spec.sparsity,
-            structure=spec.structure,
-            scope=spec.scope,
-            include=spec.include,
-            exclude=spec.exclude,
-            allow_empty=spec.allow_empty,
-            seed=spec.seed,
             checkpoint=self.store.checkpoint_folder(spec),
             progress=self._progress(spec),
+            **spec.model_dump(include=ASKED),
+            **spec.training,
         )
         rounds = {passed.sparsity: passed for passed in ticket.rounds}
         for covered in covered_by(spec):
@@ -163,7 +172,7 @@ def _load(name: str, seed: int, root: Path | str | None, verify: bool, options: 
 
 
 def _keywords(options: dict[str, Any]) -> dict[str, Any]:
-    """Options of `train` as it takes them: JSON has no tuples."""
+    """Options as `train` takes them: JSON has no tuples."""
     return {name: tuple(v) if isinstance(v, list) else v for name, v in options.items()}
 
 

@@ -1,4 +1,4 @@
-"""Records in a folder: one file a run, whole or not there, shared by many processes."""
+"""Records in a folder, one file a run, shared by many processes; a file is whole or not there."""
 
 from __future__ import annotations
 
@@ -20,16 +20,17 @@ logger = logging.getLogger(__name__)
 
 
 class Store:
-    """The records of runs, the dense models that they share, and the states of unfinished ones."""
+    """The records of runs, the dense models they share, and checkpoints of unfinished runs."""
 
     def __init__(self, folder: Path | str) -> None:
         self.folder = Path(folder)
 
     def get(self, spec: RunSpec) -> RunRecord | None:
-        """The record of `spec`, if it has run.
+        """The record of `spec`; None if it has not run.
 
-        An error if the stored run had another value of some setting that today's spec leaves to
-        its default: the default has changed, and the key has not.
+        Raises:
+            ValueError: The file is damaged, or a default has changed since the run and the key has
+                not: the run had another value of a setting that `spec` leaves at its default.
         """
         path = self._record_path(spec.key)
         try:
@@ -45,14 +46,14 @@ class Store:
         return record
 
     def put(self, record: RunRecord) -> None:
-        """Write a record, in place of an older one of the same run."""
+        """Write a record, replacing an older one of the same run."""
         write_document(self._record_path(record.key), record.model_dump(mode="json"))
 
     def __iter__(self) -> Iterator[RunRecord]:
-        """Every sound record, in the order of the keys, made with defaults of today.
+        """Every sound record of today's defaults, in the order of the keys.
 
-        Runs of past defaults would be others today: they have other keys than their files are named
-        by. Damaged records are listed in a warning, with what is wrong with each.
+        A record made with other defaults has a key that its file is not named by, and is left out
+        with a warning. So is a damaged one, with what is wrong.
         """
         past = 0
         for path in sorted(self.folder.glob("records/*.json")):
@@ -76,7 +77,7 @@ class Store:
             )
 
     def lock(self, spec: RunSpec) -> FileLock:
-        """What a process holds while it runs `spec`; the system releases it if the process dies."""
+        """The lock that a process holds while it runs `spec`; the system frees it if that dies."""
         return FileLock(writable_folder(self.folder / "locks") / f"{spec.key}.lock")
 
     def dense_folder(self, spec: RunSpec) -> Path:
@@ -84,11 +85,11 @@ class Store:
         return self.folder / "dense" / spec.key
 
     def checkpoint_folder(self, spec: RunSpec) -> Path:
-        """Where an unfinished run keeps its state."""
+        """Where an unfinished run keeps its checkpoints."""
         return self.folder / "unfinished" / spec.key
 
     def forget_checkpoint(self, spec: RunSpec) -> None:
-        """Drop the state of a run that has ended."""
+        """Drop the checkpoints of a run that has ended."""
         shutil.rmtree(self.checkpoint_folder(spec), ignore_errors=True)
 
     def _record_path(self, key: str) -> Path:
@@ -113,7 +114,7 @@ def _read(path: Path) -> RunRecord:
 def _differences(
     stored: Mapping[str, Any], current: Mapping[str, Any], prefix: str = ""
 ) -> Iterator[tuple[str, Any, Any]]:
-    """Names that both have with other values; a name that one of them lacks came or went since."""
+    """Names that both have, with different values; others are new settings, or were removed."""
     for name in stored.keys() & current.keys():
         was, now = stored[name], current[name]
         if isinstance(was, Mapping) and isinstance(now, Mapping):

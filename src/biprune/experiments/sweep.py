@@ -28,15 +28,34 @@ def grid(
     structures: Sequence[str] = ("weight",),
     passes: int | None = None,
     dense: Mapping[str, Any] | None = None,
+    training: Mapping[str, Any] | None = None,
     model_options: Mapping[str, Any] | None = None,
     data_options: Mapping[str, Any] | None = None,
 ) -> list[RunSpec]:
     """A spec for every cell, those of a seed together.
 
-    `passes` gives each method that many passes over the data, whatever it makes of them, but IMP
-    so many in each round: several rounds are what it is. None leaves each method its own length.
-    `dense` are options of `train`. IMP stops at every sparsity of the grid, so that one deep run
-    passes them all. A method that does not prune is at sparsity 0 alone.
+    IMP stops at every sparsity of the grid, so that one deep run passes them all. A method that
+    does not prune is at sparsity 0 alone.
+
+    Args:
+        methods: Names, or objects of the methods in `METHODS`.
+        model: As for `RunSpec`, and so are the other fields of one.
+        data: The same.
+        sparsities: The fractions to remove.
+        seeds: Those of each cell.
+        structures: What units are.
+        passes: Passes over the data that each method gets, IMP in each of its rounds. None: its
+            own length.
+        dense: The recipe of the dense runs.
+        training: What dense runs and pruning share.
+        model_options: For the model's function.
+        data_options: For `load_data`.
+
+    Returns:
+        The specs, each once.
+
+    Raises:
+        ValueError: A field is not what a run can have.
     """
     if passes is not None:
         check_whole("passes", passes, at_least=1)
@@ -53,6 +72,7 @@ def grid(
             model_options=dict(model_options or {}),
             data_options=dict(data_options or {}),
             dense=dict(dense or {}),
+            training=dict(training or {}),
         )
         for seed, structure, sparsity, method in product(seeds, structures, sparsities, chosen)
     ]
@@ -60,7 +80,7 @@ def grid(
 
 
 def _known(method: str | Method) -> Method:
-    """A method that its name and settings say in full, as a spec does."""
+    """A method whose name and settings are enough to make it again, as a spec must."""
     built = get_method(method, {})
     if METHODS.get(built.name) is not type(built):
         raise ValueError(
@@ -80,7 +100,7 @@ def _spec(**fields: Any) -> RunSpec:
 
 
 def with_passes(method: Method, sparsity: float, passes: int) -> Method:
-    """The method over as many epochs as make at most `passes` passes over the data, but for one."""
+    """The method over as many epochs as `passes` over the data allow, and at least one."""
     share = method.data_passes(sparsity) / max(getattr(method, "epochs", 1), 1)
     if share == 0:
         return method
@@ -94,11 +114,18 @@ def _over(method: Method, sparsity: float, passes: int | None) -> Method:
 
 
 def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iterator[RunRecord]:
-    """The record of every spec, as it comes: those at hand first, then those that are run.
+    """Run what the store lacks. Dense runs come first, since several specs share each of them.
 
-    Dense runs that several specs share come first, so that no two processes wait for the same.
-    What is done is in the store: after a kill the same call goes on. With several `workers` the
-    threads of this process are shared out among them, and each epoch's progress is not heard.
+    Finished runs are in the store, so after a kill the same call goes on.
+
+    Args:
+        specs: The runs; a repeated one is run once.
+        runner: Runs a single spec.
+        workers: Runs at a time, each in a process with its share of this one's threads. With more
+            than one, the runner's `progress` hears nothing.
+
+    Yields:
+        The record of every spec as it comes, the stored ones first.
     """
     check_one_process("compare")
     wanted = {spec.key: spec for spec in specs}
@@ -122,13 +149,13 @@ def sweep(specs: Iterable[RunSpec], runner: Runner, *, workers: int = 1) -> Iter
             passed = [spec for spec in covered_by(record.spec) if spec.key in awaited]
             done = [stored for spec in passed if (stored := runner.finished(spec)) is not None]
             yield from done
-            # What a failed run would have left on its way may be reached without it.
+            # What a failed run would have passed on its way may be reached without it.
             again += [spec for spec in passed if spec.key not in {r.key for r in done}][-1:]
         wave = again
 
 
 def _run(specs: Sequence[RunSpec], runner: Runner, workers: int) -> Iterator[RunRecord]:
-    """Records in the order in which runs end; what another process is at comes last."""
+    """Records in the order in which runs end; runs of other processes are waited for last."""
     busy: list[RunSpec] = []
     for spec, record in _attempts(specs, runner, min(workers, len(specs))):
         if record is None:

@@ -1,4 +1,4 @@
-"""Processes that do one run at a time: one that dies takes its own run along and no other."""
+"""Processes that do one run at a time: one that dies loses its own run and no other."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from biprune.experiments.runner import Runner
 from biprune.training.process import keep_freed_memory
 
 SPAWN = multiprocessing.get_context("spawn")
-GRACE = 5.0  # seconds that a worker has to put away what it holds before it is killed
+GRACE = 5.0  # seconds that a worker has to clean up before it is killed
 THREAD_LIMITS = ("OMP_NUM_THREADS", "MKL_NUM_THREADS", "OPENBLAS_NUM_THREADS")
 
 
 @dataclass
 class _Worker:
-    """A process, the pipe to it, and the run that it is at; None if it has nothing to do."""
+    """A process, the pipe to it, and its current run, if it has one."""
 
     process: SpawnProcess
     pipe: Connection
@@ -44,11 +44,21 @@ class _Worker:
 def run_in_workers(
     specs: Sequence[RunSpec], runner: Runner, workers: int
 ) -> Iterator[tuple[RunSpec, RunRecord | None]]:
-    """What `runner.run` says of each spec without waiting, in the order in which runs end.
+    """Run specs in processes that share out this one's threads.
 
-    This process's threads are shared out. A run whose worker dies is tried once more after the
-    others, from its checkpoint; if its worker dies again, OSError. Whatever ends this loop ends the
-    workers, and if this process is killed they end by themselves.
+    A run whose worker dies is tried once more after the others, from its checkpoint. Whatever ends
+    this loop ends the workers, and if this process is killed they end by themselves.
+
+    Args:
+        specs: The runs.
+        runner: Runs one of them without waiting for other processes.
+        workers: How many processes there are.
+
+    Yields:
+        Each spec with what `Runner.run` returned, in the order in which runs end.
+
+    Raises:
+        OSError: Two workers died of the same run.
     """
     waiting, lost = deque(specs), set[str]()
     threads = max(1, torch.get_num_threads() // workers)
@@ -118,11 +128,12 @@ def _start(runner: Runner, threads: int) -> _Worker:
 
 @contextmanager
 def _undisturbed() -> Iterator[None]:
-    """Hear of Ctrl-C and SIGTERM only afterwards, when the new process is known and can be ended.
+    """Put off Ctrl-C and SIGTERM until the new process is known and can be ended.
 
-    It is born deaf to Ctrl-C, which a terminal sends to it too: this process will end it.
+    The new process starts with Ctrl-C blocked, since a terminal sends that to it too; this process
+    will end it.
     """
-    if threading.current_thread() is not threading.main_thread():  # others hear of no signal
+    if threading.current_thread() is not threading.main_thread():  # others get no signals
         yield
         return
     heard: list[int] = []
@@ -173,7 +184,7 @@ def _work(pipe: Connection, runner: Runner, threads: int) -> None:
 
 
 def _leave(number: int, frame: object) -> None:
-    """Unwind, so that nothing half written stays; once, for a second would cut that short."""
+    """Unwind, so that nothing half written stays; a second signal must not cut that short."""
     del frame
     signal.signal(number, signal.SIG_IGN)
     sys.exit(128 + number)

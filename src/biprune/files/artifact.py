@@ -1,4 +1,4 @@
-"""A folder with JSON and safetensors: written in whole, read in whole or not at all, no pickle."""
+"""A folder with JSON and safetensors, no pickle: written and read as a whole or not at all."""
 
 from __future__ import annotations
 
@@ -26,8 +26,8 @@ from biprune.training.loop import Cost
 VERSION = 4
 _FORMATS = ["biprune dense", "biprune ticket", "biprune small"]
 METADATA_FILE = "biprune.json"
-UNFINISHED = "biprune-unfinished"  # a name that no folder of the user's own has: it is deleted
-_TENSORS_FILE = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")  # nor a file: they are, too
+UNFINISHED = "biprune-unfinished"  # it is deleted, so no folder of the user's has this name
+_TENSORS_FILE = re.compile(r"tensors-[0-9a-f]{16}\.safetensors")  # old ones are deleted, too
 
 _AGAIN = "Copy the folder again, or save it anew."
 
@@ -35,10 +35,9 @@ _AGAIN = "Copy the folder again, or save it anew."
 def write_artifact(
     folder: Path | str, kind: str, metadata: Mapping[str, Any], tensors: Mapping[str, Tensor]
 ) -> Path:
-    """Write `tensors` and `metadata` in place of what the folder holds."""
+    """Write `metadata` and `tensors`, in place of what the folder held, and return its path."""
     folder = Path(folder)
-    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    data = save_tensors(owned)  # safetensors' own `save_file` lets nobody else read the file
+    data = to_bytes(tensors)  # safetensors' own `save_file` lets nobody else read the file
     hashed = {"sha256": hashlib.sha256(data).hexdigest(), "bytes": len(data)}
     content = {"format": f"biprune {kind}", "version": VERSION, "tensors": hashed, **metadata}
     with claimed(folder):
@@ -50,34 +49,42 @@ def write_artifact(
     return folder
 
 
+def to_bytes(tensors: Mapping[str, Tensor]) -> bytes:
+    """Tensors as a safetensors file holds them."""
+    # Clones, since safetensors refuses tensors that share memory.
+    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
+    return save_tensors(owned)
+
+
 def _sweep(folder: Path) -> None:
-    """Remove tensors that belong to no result: it was replaced, or the disk was full."""
+    """Remove tensors that belong to no result: another replaced it, or the disk was full."""
     try:
         named = tensors_path(folder, read_document(folder / METADATA_FILE))
     except FileNotFoundError:
         named = None
-    except UNFIT:  # whose they are cannot be told
+    except UNFIT:  # it cannot be told which tensors belong to it
         return
     for path in folder.iterdir():
         if _TENSORS_FILE.fullmatch(path.name) and path != named:
-            with suppress(OSError):  # what is left is in nobody's way
+            with suppress(OSError):  # a file that stays does no harm
                 path.unlink()
 
 
 def tensors_path(folder: Path | str, metadata: Mapping[str, Any]) -> Path:
-    """Where the tensors that belong to `metadata` lie."""
+    """The file of the tensors that belong to `metadata`."""
     return Path(folder) / f"tensors-{metadata['tensors']['sha256'][:16]}.safetensors"
 
 
 def is_saved(folder: Path | str) -> bool:
-    """Whether something was saved in `folder`, to its end."""
+    """Whether something was saved completely in `folder`."""
     return (Path(folder) / METADATA_FILE).exists()
 
 
 def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[str, Tensor]]:
-    """Metadata and tensors, or a ValueError that says what is wrong with the folder.
+    """Metadata and tensors. If another run replaces them meanwhile, both are old or both new.
 
-    Where another run replaces them meanwhile, both are the older ones or both the new ones.
+    Raises:
+        ValueError: Says what is wrong with the folder.
     """
     metadata = read_metadata(folder, kind)
     hashed = metadata["tensors"]
@@ -85,7 +92,7 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
     try:
         data = read_file(path, at_most=hashed["bytes"])
     except FileNotFoundError:
-        if read_metadata(folder, kind) != metadata:  # which went with their tensors
+        if read_metadata(folder, kind) != metadata:  # they were replaced with their tensors
             return read_artifact(folder, kind)
         raise ValueError(f"Cannot read {str(path)!r}: it is missing. {_AGAIN}") from None
     if hashlib.sha256(data).hexdigest() != hashed["sha256"]:
@@ -95,21 +102,25 @@ def read_artifact(folder: Path | str, kind: str) -> tuple[dict[str, Any], dict[s
         )
     try:
         return metadata, load_tensors(data)
-    except (SafetensorError, KeyError, ValueError) as error:  # of a stranger: the hash is right
+    except (SafetensorError, KeyError, ValueError) as error:  # the hash is right: not our file
         reason = first_line(error).removesuffix(".")
         raise ValueError(f"{str(path)!r} is not a safetensors file: {reason}.") from None
 
 
 def read_metadata(folder: Path | str, kind: str | None = None) -> dict[str, Any]:
-    """The JSON of a folder written by `write_artifact`, of this kind or of any."""
+    """The JSON of a folder that `write_artifact` wrote, of this kind or of any.
+
+    Raises:
+        ValueError: Says what is wrong with the folder.
+    """
     path = Path(folder) / METADATA_FILE
     try:
         metadata = read_document(path)
     except (FileNotFoundError, NotADirectoryError):
         if (Path(folder) / UNFINISHED).exists():
             raise ValueError(
-                f"{str(folder)!r} holds an unfinished run. Repeat the command that began it, which "
-                "goes on where it was."
+                f"{str(folder)!r} holds an unfinished run. Repeat the command that began it to "
+                "continue the run."
             ) from None
         raise ValueError(
             f"{str(folder)!r} holds nothing saved by biprune: there is no {METADATA_FILE} in it."
@@ -144,7 +155,7 @@ def check_fields(metadata: Mapping[str, Any], folder: Path | str, **types: Any) 
 
 @contextmanager
 def whole(folder: Path | str) -> Iterator[None]:
-    """Make one sentence of what goes wrong while parts of a folder are put together."""
+    """Say in one sentence what is wrong with the parts of a folder that are put together within."""
     try:
         yield
     except UNFIT as error:
@@ -155,12 +166,12 @@ def whole(folder: Path | str) -> Iterator[None]:
 
 
 def saved_cost(metadata: Mapping[str, Any], folder: Path | str) -> Cost:
-    """The cost that metadata carries."""
+    """The cost in the metadata."""
     return saved_as(Cost, "cost", metadata, folder)
 
 
 def saved_as(kind: Any, name: str, metadata: Mapping[str, Any], folder: Path | str) -> Any:
-    """A field of metadata as what it was before it was saved; see `from_plain`."""
+    """A field of the metadata, as the `kind` that it was before it was saved; see `from_plain`."""
     try:
         return from_plain(kind, metadata[name])
     except ValueError as error:
@@ -182,7 +193,7 @@ def under(prefix: str, tensors: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def pack(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
-    """The tensors of `state` for a file; what `masks` prunes in them must be zero."""
+    """The tensors of `state` for a file, without the zeros that `masks` prune."""
     bits = {n: torch.from_numpy(np.packbits(mask.cpu().numpy())) for n, mask in masks.items()}
     kept = {name: state[name].cpu()[mask.cpu()] for name, mask in masks.items()}
     dense = {name: tensor for name, tensor in state.items() if name not in masks}
@@ -190,7 +201,11 @@ def pack(state: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
 
 
 def unpack_masks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[int]]) -> State:
-    """The masks of a packed file; a ValueError names the one that does not fit its shape."""
+    """The masks of a packed file.
+
+    Raises:
+        ValueError: A mask does not fit the shape of its layer; the message names it.
+    """
     packed = under("mask", tensors)
     if packed.keys() != shapes.keys():
         raise ValueError("its masks are not those of its layers")
@@ -198,7 +213,11 @@ def unpack_masks(tensors: Mapping[str, Tensor], shapes: Mapping[str, Sequence[in
 
 
 def unpack_state(tensors: Mapping[str, Tensor], masks: Mapping[str, Tensor]) -> State:
-    """The whole state of a packed file, zeros filled in."""
+    """The state of a packed file, with zeros filled in.
+
+    Raises:
+        ValueError: The kept values of a tensor are not as many as its mask keeps.
+    """
     state = under("state", tensors)
     for name, values in under("kept", tensors).items():
         if name not in masks or int(torch.count_nonzero(masks[name])) != len(values):

@@ -19,7 +19,7 @@ from biprune.files.artifact import (
     under,
     write_artifact,
 )
-from biprune.files.rebuilding import check_shapes, rebuild
+from biprune.files.rebuilding import check_shapes, fill_, fitting
 from biprune.training.checkpoint import only_tensors
 from biprune.training.loop import Cost
 from biprune.training.train import TrainResult
@@ -39,10 +39,16 @@ DENSE_FIELDS = {
 def save_dense(
     result: TrainResult | nn.Module, folder: Path | str, *, data: dict[str, Any] | None = None
 ) -> Path:
-    """Write what `train` returned into `folder`, or a model that was trained elsewhere.
+    """Write what `train` returned, or a model that was trained elsewhere.
 
-    `data` says how its dataset was loaded, as `load_data(...).options` does: `biprune prune` loads
-    it again. A model alone has no earlier states that methods could rewind to.
+    Args:
+        result: A model alone has no earlier states that methods could rewind to.
+        folder: Where to write; what it held is replaced.
+        data: How the data was loaded, as `load_data(...).options` says it. With this,
+            `biprune prune` loads the same data again.
+
+    Returns:
+        The folder.
     """
     if isinstance(result, nn.Module):
         result = TrainResult(result, None, [], Cost(), states={}, epochs=0, settings={})
@@ -63,12 +69,22 @@ def save_dense(
 
 
 def load_dense(folder: Path | str, model: nn.Module | None = None) -> TrainResult:
-    """Read a training result back; `model` as for `load_ticket`."""
+    """Read what `save_dense` wrote.
+
+    Args:
+        folder: Where it is.
+        model: The module to fill a copy of, unless it is one of our registry, which is rebuilt.
+
+    Raises:
+        ValueError: The folder is damaged, or its weights do not fit the model.
+    """
     metadata, tensors = read_artifact(folder, "dense")
     check_fields(metadata, folder, **DENSE_FIELDS)
     kept = saved_as(Sequence[int], "rewind_epochs", metadata, folder)
     states = {epoch: under(f"epoch-{epoch}", tensors) for epoch in kept}
-    built = rebuild(metadata["model"], under("state", tensors), model, folder)
+    weights = under("state", tensors)
+    shapes = {name: tensor.shape for name, tensor in weights.items()}
+    built = fill_(fitting(metadata["model"], shapes, model, folder), weights)
     for state in states.values():
         check_shapes(built, {name: tensor.shape for name, tensor in state.items()}, "it", folder)
     return TrainResult(

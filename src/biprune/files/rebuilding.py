@@ -1,4 +1,4 @@
-"""The model of a file: built without memory, compared with what the file holds, then filled.
+"""The model of a file: built without memory, compared with the content, then filled.
 
 A file never names code to import: only models of our own registry are rebuilt from it.
 """
@@ -38,7 +38,7 @@ def original(
 def check_shapes(
     built: nn.Module, shapes: Mapping[str, Sequence[int]], what: str, folder: Path | str
 ) -> None:
-    """Refuse tensors of other names or shapes than those of the model, which is called `what`."""
+    """Refuse tensors whose names or shapes differ from the model's, which messages call `what`."""
     own = {own_name(n): list(t.shape) for n, t in only_tensors(built.state_dict()).items()}
     saved = {own_name(name): list(shape) for name, shape in shapes.items()}
     wrong = [n for n in sorted(own.keys() | saved.keys()) if own.get(n) != saved.get(n)]
@@ -56,7 +56,7 @@ def fitting(
     model: nn.Module | None,
     folder: Path | str,
 ) -> nn.Module:
-    """The `original`, if its state has these `shapes`."""
+    """The `original`, if its state has these `shapes`; else a ValueError."""
     built = original(created_by, model, folder)
     what = f"a new {(created_by or {}).get('name')}" if model is None else "`model`"
     check_shapes(built, shapes, what, folder)
@@ -64,25 +64,14 @@ def fitting(
 
 
 def fill_(built: nn.Module, state: Mapping[str, Tensor]) -> nn.Module:
-    """Give `built` the weights of `state`, which fit, in their precision; it is in eval mode."""
+    """Give `built` the weights of `state`, which must fit, in their precision, and eval mode."""
     if any(tensor.is_meta for tensor in built.parameters()):
         built.to_empty(device="cpu")
     own = only_tensors(built.state_dict(keep_vars=True))
     state = named_as_in(own, state)
     for name, tensor in own.items():
         if tensor.is_floating_point() != state[name].is_floating_point():
-            raise ValueError(f"{name!r} holds {state[name].dtype}, and not {tensor.dtype}.")
+            raise ValueError(f"{name!r} holds {state[name].dtype}, not {tensor.dtype}.")
         tensor.data = tensor.data.to(state[name].dtype)
     load_tensors_(built, state)
     return built.eval()
-
-
-def rebuild(
-    created_by: Mapping[str, Any] | None,
-    state: Mapping[str, Tensor],
-    model: nn.Module | None,
-    folder: Path | str,
-) -> nn.Module:
-    """A model with `state`: a copy of `model`, or one of our registry by its record."""
-    shapes = {name: tensor.shape for name, tensor in state.items()}
-    return fill_(fitting(created_by, shapes, model, folder), state)

@@ -1,8 +1,8 @@
 """A small model on disk: how to cut the original, and the weights that are left.
 
 A loaded file names no code. The original is built from our registry or passed by the user, cut
-to the kept indices and filled; no example input is needed for that. A model that is a graph is read
-from the file itself; see `structured/written.py`.
+to the kept indices and filled, which needs no example input. A model that is a graph is read from
+the file itself; see `structured/written.py`.
 """
 
 from __future__ import annotations
@@ -37,11 +37,22 @@ SMALL_FIELDS = {
     "channels_last": bool,
     "certificate": dict,
 }
-TRAINED = "trained_since"  # whether it is not what was certified any more; files of before lack it
+TRAINED = "trained_since"  # whether weights changed after it was certified; not in older files
 
 
 def save_small(small: nn.Module, folder: Path | str) -> Path:
-    """Write what `shrink` returned into `folder`, as safetensors and JSON; it may be trained on."""
+    """Write a model that `shrink` returned, whether or not it was trained further.
+
+    Args:
+        small: The model.
+        folder: Where to write JSON and safetensors; what it held is replaced.
+
+    Returns:
+        The folder.
+
+    Raises:
+        ValueError: The model has no certificate, so `shrink` did not return it.
+    """
     small = unwrap(small)
     certificate = getattr(small, "certificate", None)
     if not isinstance(certificate, Certificate):
@@ -62,8 +73,13 @@ def save_small(small: nn.Module, folder: Path | str) -> Path:
 def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
     """Read a small model back, bit for bit, with its layout and certificate, in eval mode.
 
-    Models of our registry are rebuilt, and so are graphs; for any other pass the dense `model`, of
-    which a copy is cut and filled.
+    Args:
+        folder: What `save_small` wrote.
+        model: The dense model, of which a copy is cut and filled. Models of our registry are
+            rebuilt without it, and so are graphs.
+
+    Raises:
+        ValueError: The folder is damaged, or does not fit the model.
     """
     metadata, tensors = read_artifact(folder, "small")
     certificate = saved_certificate(metadata, folder)
@@ -94,6 +110,6 @@ def load_small(folder: Path | str, model: nn.Module | None = None) -> nn.Module:
 
 
 def saved_certificate(metadata: Mapping[str, Any], folder: Path | str) -> Certificate:
-    """The certificate in the metadata of a small model that was saved in `folder`."""
+    """The certificate in the metadata of a small model saved in `folder`."""
     check_fields(metadata, folder, **SMALL_FIELDS)
     return saved_as(Certificate, "certificate", metadata, folder)

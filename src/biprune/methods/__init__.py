@@ -24,7 +24,7 @@ from biprune.methods.prospr import ProsPr
 from biprune.methods.random import Random
 from biprune.methods.snip import SNIP
 from biprune.methods.synflow import SynFlow
-from biprune.training.recipes import settings_for
+from biprune.training.recipes import SAID_BY_OPTIMIZER, settings_for
 
 METHODS: dict[str, type[Method]] = {
     "bip-plus": BiPPlus,
@@ -49,9 +49,17 @@ METHODS: dict[str, type[Method]] = {
 def get_method(
     method: str | Method, settings: Mapping[str, Any], epochs: int | None = None
 ) -> Method:
-    """A method by name with these settings, or the object itself, over `epochs`.
+    """Return the method that `method` and `settings` describe, for a run of `epochs`.
 
-    `epochs` scales whatever the method counts in epochs, except what `settings` fix.
+    Args:
+        method: A name of `METHODS`, or a method object, which takes no `settings`.
+        settings: Fields of the method.
+        epochs: The length of the run. It scales every setting that counts epochs, except those in
+            `settings`. None keeps the method's own.
+
+    Raises:
+        ValueError: No method has this name.
+        TypeError: The method has no such setting, or settings were given with an object.
     """
     if isinstance(method, Method):
         if settings:
@@ -69,7 +77,7 @@ def get_method(
     if unknown := sorted(set(settings) - set(known)):
         raise TypeError(
             f"The method {method!r} has no setting {', '.join(map(repr, unknown))}."
-            f"{_meant(unknown[0], known)} Settings: {', '.join(known) or 'none'}."
+            f"{meant(unknown[0], known)} Settings: {', '.join(known) or 'none'}."
         )
     default = METHODS[method]()
     return replace(default if epochs is None else default.scaled(epochs), **settings)
@@ -82,11 +90,16 @@ def suited(
     epochs: int | None,
     optimizer: object,
 ) -> Method:
-    """A method as `get_method` has it, trained by the `optimizer` that was asked for.
+    """Return the method as `get_method` does, trained by `optimizer`.
 
-    One by name trains a transformer by AdamW, unless that is said otherwise; an object says it all.
+    If `optimizer` is None, a method given by name uses AdamW for transformers and SGD for other
+    models. A method object keeps its own settings.
     """
     found = get_method(method, settings, epochs)
+    if callable(optimizer) and (said := sorted(settings.keys() & set(SAID_BY_OPTIMIZER))):
+        raise ValueError(
+            f"`{said[0]}` is set by the optimizer that `optimizer` returns: leave it out."
+        )
     if isinstance(method, Method):
         if isinstance(optimizer, str):
             raise TypeError(
@@ -102,14 +115,19 @@ def suited(
 # What other libraries call our keywords.
 _ELSEWHERE = {
     "learning_rate": "lr",
+    "optim": "optimizer",
+    "gpu": "device",
     "num_epochs": "epochs",
     "max_steps": "steps",
+    "total_steps": "steps",
+    "num_steps": "steps",
     "target_sparsity": "sparsity",
     "amount": "sparsity",
     "wd": "weight_decay",
     "scheduler": "lr_schedule",
     "lr_scheduler": "lr_schedule",
     "max_grad_norm": "clip_grad",
+    "ema_decay": "ema",
     "clip": "clip_grad",
     "gradient_accumulation_steps": "accumulate",
     "accumulate_grad_batches": "accumulate",
@@ -123,8 +141,8 @@ _ELSEWHERE = {
 }
 
 
-def _meant(unknown: str, known: Sequence[str]) -> str:
-    """The keyword that was likely meant, as a sentence to add."""
+def meant(unknown: str, known: Sequence[str]) -> str:
+    """Return a sentence with the keyword that was probably meant, or nothing."""
     close = get_close_matches(unknown, [*known, *_ELSEWHERE.values()], n=1, cutoff=0.75)
-    meant = _ELSEWHERE.get(unknown) or next(iter(close), None)
-    return f" Did you mean `{meant}`?" if meant else ""
+    found = _ELSEWHERE.get(unknown) or next(iter(close), unknown)
+    return "" if found == unknown else f" Did you mean `{found}`?"

@@ -35,11 +35,11 @@ from biprune.training.setup import Setup
 
 
 def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
-    """Equal chunks, no longer than a batch, of `per_class` samples of each class, classes mixed.
+    """Return `per_class` samples of each class, in equal chunks no longer than a batch.
 
-    One pass over the training batches; a class with fewer samples gives what it has. Batches that
-    are no pair of tensors (inputs, class labels) say nothing of classes, and inputs of other shapes
-    do not go together: the first is taken whole.
+    It takes one pass over the training batches; a class with fewer samples gives all it has. If
+    batches are not pairs (inputs, class labels) of tensors, or their inputs differ in shape, the
+    result is the first batch.
     """
     inputs: list[Tensor] = []
     labels: list[Tensor] = []
@@ -61,8 +61,8 @@ def class_balanced(scoring: Scoring, per_class: int) -> list[Batch]:
             labels.append(classes[chosen])
     if len({images.shape[1:] for images in inputs}) > 1:
         return [first]
-    # A shuffled loader gives the samples in mixed order, so the chunks mix classes as well. They
-    # are summed as equals, and BatchNorm cannot train on a rest of one.
+    # A shuffled loader mixes classes, so the chunks do too. They are equal in size, because their
+    # gradients get equal weight in the sum, and BatchNorm cannot train on one sample.
     count = math.ceil(taken.total() / size)
     chunks = (torch.cat(parts).tensor_split(count) for parts in (inputs, labels))
     return list(zip(*chunks, strict=True))
@@ -79,7 +79,7 @@ def _is_labelled(batch: Batch) -> bool:
 
 @dataclass
 class Scoring:
-    """A copy of the network to take gradients of, with every pass counted."""
+    """A copy of the network for taking gradients; it counts every pass."""
 
     model: nn.Module
     weights: dict[str, nn.Parameter]
@@ -88,34 +88,34 @@ class Scoring:
     backward_passes: int = field(default=0, init=False)
 
     def stream(self) -> Iterator[Batch]:
-        """Training batches on the model's device, without end."""
+        """Return an endless stream of training batches on the model's device."""
         device = device_of(self.model)
         return (to_device(batch, device) for batch in endless(self.setup.batches))
 
     def batches(self, samples: int, stream: Iterator[Batch] | None = None) -> list[Batch]:
-        """The next batches of `stream` (default: a new one), until `samples` are seen.
+        """Take batches of `stream` (default: a new one) until they hold `samples` samples.
 
-        At most as many as make up the training data.
+        Never more than one pass over the training data.
         """
         found, seen = [], 0
         for batch in islice(stream or self.stream(), self._most):
             found.append(batch)
-            seen += num_samples(batch) or samples  # one batch will do if it does not tell
+            seen += num_samples(batch) or samples  # one batch will do if its size is unknown
             if seen >= samples:
                 break
         return found
 
     @cached_property
     def _most(self) -> int:
-        # Counted once, before a stream is open: a loader without a length has to be run through.
+        # Counted once, before a stream is open: a loader without a length must be iterated.
         return count_batches(self.setup.batches)
 
     def gates(self, structure: Structure, batch: Batch) -> Gates:
-        """What the units' gates multiply; filters take a forward pass to find out."""
+        """Return what the units' gates multiply; for filters this takes a forward pass."""
         return gated_parameters(self.model, self.weights, structure, lambda: self.loss(batch))
 
     def loss(self, batch: Batch) -> Tensor:
-        """One forward pass."""
+        """Run one forward pass and return the loss."""
         self.forward_passes += 1
         return loss_of(self.setup.loss, self.model, batch)
 
@@ -127,7 +127,7 @@ class Scoring:
         num_batches: int = 1,
         create_graph: bool = False,
     ) -> list[Tensor]:
-        """One backward pass of so many batches; zeros where `output` has no part of a parameter."""
+        """Run a backward pass of `num_batches`; unused parameters get a gradient of zeros."""
         self.backward_passes += num_batches
         if not output.requires_grad:
             return [torch.zeros_like(p) for p in parameters]
@@ -140,7 +140,7 @@ class Scoring:
     def summed_gradients(
         self, batches: Sequence[Batch], parameters: Sequence[Tensor]
     ) -> list[Tensor]:
-        """Gradients of each batch's mean loss, added up."""
+        """Return the sum of the gradients of each batch's mean loss."""
         total = [torch.zeros_like(p) for p in parameters]
         for batch in batches:
             gradients = self.gradients(self.loss(batch), parameters)
@@ -150,25 +150,24 @@ class Scoring:
 
 @dataclass(frozen=True)
 class AtInit(TrainingMethod):
-    """Score the initial weights, prune once, train; the paper's settings for such methods."""
+    """Scores the initial weights, prunes once and trains, with the BiP paper's settings."""
 
     starts_from: ClassVar[Literal["dense", "init"]] = "init"
-    retrains: ClassVar[bool] = True
 
     epochs: int = 200
 
     @abstractmethod
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """A score for each unit of each prunable tensor, flat; the highest stay."""
+        """Return a flat tensor of unit scores for each prunable tensor; the highest are kept."""
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Back to the initial weights, score them, train what stays."""
+        """Restore the initial weights, score them, prune, and train what is kept."""
         note = start.rewind_(0)
         began = time.perf_counter()
         model = copy.deepcopy(start.model)
         train_mode_(model)
         scoring = Scoring(model, target.weights(model), setup)
-        # The fused kernels of attention have no second derivative.
+        # Fused attention kernels have no second derivative.
         with forked_rng(setup.batches), sdpa_kernel(SDPBackend.MATH):
             seed_all(derive_seed(setup.seed, DRAWS), setup.batches)
             units = self.unit_scores(scoring, target)

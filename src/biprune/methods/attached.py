@@ -1,15 +1,15 @@
 """The engine of every method whose mask moves while the weights train.
 
-Between steps the weights p hold z = m * theta, so that every gradient g is taken at z. An optimizer
-steps them, the user's own or that of `prune`, and hooks around its step do the rest:
+Between steps the weights p hold z = m * theta, so every gradient g is taken at z. An optimizer, the
+user's or the one of `prune`, steps the weights. Hooks around its step do the rest:
 
-    theta  <- p where kept, as it was where pruned        the optimizer proposes, the mask decides
-    scores <- what the rule learns from theta and g
-    m      <- exactly k of what the rule ranks
+    theta  <- p where kept, unchanged where pruned        the optimizer proposes, the mask decides
+    scores <- updated by the rule from theta and g
+    m      <- exactly k units, ranked by the rule
     p      <- theta where kept, +0.0 elsewhere
 
-A rule may instead have the optimizer step theta itself by m * g, as the papers of BiP and of
-gradual magnitude pruning do. Then pruned weights decay, and drift by the momentum they have left.
+A rule may instead let the optimizer step theta itself by m * g, as in the papers of BiP and of
+gradual magnitude pruning. Pruned weights then decay and drift with their remaining momentum.
 """
 
 from __future__ import annotations
@@ -18,6 +18,7 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from copy import copy
+from functools import partial
 from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import torch
@@ -34,20 +35,23 @@ from biprune.training.step_hooks import Stepped
 if TYPE_CHECKING:
     from biprune.methods.moving import MovingMask
 
-RECORDS = 100  # of how the mask moves over a run, about
+# What the optimizer moves in a step: the masked weights, the weights beneath the mask, or nothing
+# if the step belongs to the mask.
+Move = Literal["z", "theta", "nothing"]
+RECORDS = 100  # about how many records of the mask a run leaves
 logger = logging.getLogger(__name__)
 Values = Mapping[str, Tensor]
 
 
 class Rule(ABC):
-    """theta beside the weights, and a mask that moves with every step until `steps` are over.
+    """Keeps theta beside the weights, and moves the mask at every step until `steps` are over.
 
-    Masks of filters, channels and groups stay when the target is reached: a unit that came back
-    later would not be trained for long. So do those of rules that say so.
+    Masks of filters, channels and groups are fixed once the target is reached, because a unit that
+    returned later would hardly be trained. A rule with `settles` fixes masks of any structure.
     """
 
     settles: ClassVar[bool] = False
-    numbers: ClassVar[tuple[str, ...]] = ("step", "history")  # what a state holds beside tensors
+    numbers: ClassVar[tuple[str, ...]] = ("step", "history")  # what a state holds besides tensors
 
     def __init__(self, model: nn.Module, target: Target, method: MovingMask, steps: int) -> None:
         check_whole("steps", steps, at_least=1)
@@ -55,36 +59,43 @@ class Rule(ABC):
         self.step = 0
         self.history: list[Record] = []
         self._is_over = False
+        self._had_gradients = False
         self.weights = target.weights(model)
         values = {name: weight.detach() for name, weight in self.weights.items()}
         dense = {n: v if is_dense(v) else v.contiguous() for n, v in values.items()}
         self.theta = side_by_side(dense)
-        # The memory of z and the gradient, for weights that show the optimizer theta and m * g.
+        # While the optimizer sees theta and m * g: the memory of z, and g.
         self._hidden: dict[str, tuple[Tensor, Tensor]] = {}
         dtypes = {weight.dtype for weight in self.weights.values()}
         self._dtype = torch.float64 if torch.float64 in dtypes else torch.float32  # of scores
         self._rows = target.scored_rows(model, dead=method.learns_dead_rows)
         self._structure = target.structure
-        self._select = target.selector(self.weights)
+        self._select = partial(target.select, weights=self.weights)
         self._make_scores()
         self.masks = self._select(self._magnitudes(self._work()), self.sparsity)
         self._write(self.weights)
 
     @property
-    def moves(self) -> Literal["z", "theta", "nothing"]:
-        """What the optimizer is to move in the next step."""
-        return "z"
+    def moves(self) -> Move:
+        """What the optimizer moves in the next step."""
+        iteration = self.method.iteration
+        return iteration[0 if self.step == self.steps else self.step % len(iteration)]
 
     @property
     def sparsity(self) -> float:
-        """What the mask is selected by after the steps so far."""
+        """The sparsity that the mask should have after the steps so far."""
         return self.method.sparsity_at(self.step, self.steps, self.target.sparsity)
 
     def prepare(self, names: Iterable[str]) -> bool:
-        """Show the optimizer theta and m * g; or z and g, without g of dead rows; or nothing."""
+        """Show the optimizer z and g, or theta and m * g; return False if it must move nothing."""
         gradients = self._living_gradients(names)
-        if self.moves != "theta":
-            return self.moves == "z"
+        self._had_gradients = bool(gradients)
+        if self.moves == "z":
+            return True
+        for name in names:  # the user may have changed it since the last step
+            self._take(name)
+        if self.moves == "nothing":
+            return False
         for name, gradient in gradients.items():
             weight = self.weights[name]
             z, weight.data = weight.data, self.theta[name]
@@ -93,30 +104,30 @@ class Rule(ABC):
         return True
 
     def restore(self) -> None:
-        """Show z again."""
-        names = list(self._hidden)
-        for name in names:
-            self._hide_theta(name)
-        self._write(names)
+        """Show z again in the middle of a step."""
+        for name in self.weights:
+            self._take(name)
+        self._write(self.weights)
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
-        """Called by the hooks: the weights of `names` have moved; with `stepped`, all have."""
-        for name in names:
-            self._take(name)
+        """Take up the moved weights of `names`; with `stepped`, the whole step is done."""
+        if self.moves != "nothing":
+            for name in names:
+                self._take(name)
         if stepped is not None:
             self._learn(stepped)
             names = self.weights
         self._write(names)
 
-    def measure(self) -> None:  # noqa: B027 (few have something to say)
-        """Note what the record of an epoch says of its last gradients, before the step by them."""
+    def measure(self) -> None:  # noqa: B027 (most rules measure nothing)
+        """Measure the last gradients of an epoch, before they are used, for its record."""
 
     def record(self) -> Record:
         """What the rule adds to the record of an epoch."""
         return {}
 
     def state_dict(self) -> dict[str, Any]:
-        """Tensors, numbers and strings: theta, the mask, and where the run is."""
+        """Return theta, the mask, the scores and the position in the run."""
         return {
             **self._kind,
             "masks": dict(self.masks),
@@ -126,22 +137,23 @@ class Rule(ABC):
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`; the weights are written."""
+        """Continue from a `state_dict`; this writes the weights."""
         own = self.state_dict()
         if missing := sorted(own.keys() - state.keys()):
             raise ValueError(
                 f"The state was not saved by a pruner of {self.method.name}: it lacks "
                 f"{missing[0]!r}."
             )
-        for part, value in self._kind.items():
-            if state[part] != value:
+        for part, value in _flat(self._kind).items():
+            if (other := _flat(state).get(part)) != value:
                 raise ValueError(
-                    f"The state is of a run with the {part} {state[part]!r}, this one has "
-                    f"{value!r}. Attach as it was."
+                    f"The state is of a run with the {part} {other!r}, this one has {value!r}. "
+                    "Attach with the settings of that run."
                 )
         for part in ("masks", *self._tensors()):
             if _shapes(state[part]) != _shapes(own[part]):
                 raise ValueError(f"The state is of other weights than the model's: see {part!r}.")
+        self.restore()
         for part, tensors in self._tensors().items():
             for name, tensor in tensors.items():
                 tensor.copy_(state[part][name])
@@ -149,42 +161,41 @@ class Rule(ABC):
             setattr(self, name, copy(state[name]))
         device = next(iter(self.theta.values())).device
         self.masks = Masks(state["masks"], self.masks.structure).to(device)
-        self.restore()
         self._write(self.weights)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings of the rule, and how many steps it has."""
+        """The settings of the rule, and its number of steps."""
         names = self.method.rule_settings
         return {"steps": self.steps, **{name: getattr(self.method, name) for name in names}}
 
     @property
     def _kind(self) -> dict[str, Any]:
-        """What a state must share to mean the same."""
+        """What a state must agree on to be loaded."""
         return {
             "method": self.method.name,
             "settings": self.settings,
             "target": self.target.settings,
         }
 
-    def _make_scores(self) -> None:  # noqa: B027 (rules by magnitude alone have none)
-        """Make what the rule keeps beside theta."""
+    def _make_scores(self) -> None:  # noqa: B027 (rules by magnitude have no scores)
+        """Create what the rule keeps besides theta."""
 
     def _tensors(self) -> dict[str, Values]:
-        """The tensors of a state, masks aside."""
+        """The tensors of a state except the masks."""
         return {"theta": self.theta}
 
     @abstractmethod
     def _ranked(self, work: Values) -> Values:
-        """What the mask is chosen by, in the memory of `work` where that will do."""
+        """Return what the mask is selected by; it may use the memory of `work`."""
 
     def _move_scores(self, stepped: Mapping[str, Stepped], work: Values) -> bool:
-        """Whether the gradients are finite; if not, nothing is changed."""
+        """Move the scores, unless the gradients are not finite; return whether they are."""
         del stepped, work
         return True
 
     def _take(self, name: str) -> None:
-        """theta <- what the optimizer has made of it."""
+        """Update theta by what happened to the weight."""
         weight, theta = self.weights[name], self.theta[name]
         if (weight.dtype, weight.device) != (theta.dtype, theta.device):
             raise ValueError(
@@ -192,13 +203,9 @@ class Rule(ABC):
                 f"{weight.device} now. Convert and move the model first, then attach."
             )
         if name in self._hidden:
-            self._hide_theta(name)
-        elif self.moves != "nothing":
-            torch.where(self.masks[name], weight, theta, out=theta)
-
-    def _hide_theta(self, name: str) -> None:
-        weight = self.weights[name]
-        weight.data, weight.grad = self._hidden.pop(name)
+            weight.data, weight.grad = self._hidden.pop(name)
+        else:
+            where_kept(self.masks[name], weight.data, out=theta, pruned=theta)
 
     def _write(self, names: Iterable[str]) -> None:
         """p <- theta where kept, +0.0 elsewhere."""
@@ -206,7 +213,7 @@ class Rule(ABC):
             where_kept(self.masks[name], self.theta[name], out=self.weights[name].data)
 
     def _learn(self, stepped: Mapping[str, Stepped]) -> None:
-        """Move the mask by theta and the gradients in the weights, which are not written yet."""
+        """Move scores and mask by theta and the gradients; the weights are written later."""
         if self.step == self.steps:
             self._tell_once_over()
             return
@@ -222,13 +229,13 @@ class Rule(ABC):
                 self.history.append({"step": self.step, **mask_record(self.masks, before)})
 
     def _work(self) -> Values:
-        """Memory for one step, laid out like theta: first for products, then for what is ranked."""
+        """Memory for one step, laid out like theta: for gradients first, for the ranking next."""
         first = next(iter(self.theta.values()))
         size = sum(theta.numel() for theta in self.theta.values())
         return views_like(self.theta, first.new_empty(size, dtype=self._dtype))
 
     def _magnitudes(self, work: Values) -> Values:
-        """|theta|, or of groups its norm over each unit."""
+        """|theta|; for groups, its norm over each unit."""
         for name, theta in self.theta.items():
             torch.abs(theta.to(self._dtype), out=work[name])
         return self._structure.scored(work)
@@ -237,9 +244,9 @@ class Rule(ABC):
         return dense_gradient(name, self.weights[name])
 
     def _living_gradients(self, names: Iterable[str]) -> dict[str, Tensor]:
-        """The gradients that there are, with those of dead rows set to 0 in place.
+        """The existing gradients, zeroed in place for dead rows.
 
-        Otherwise they would fill the optimizer's momentum, for the day that the row comes back.
+        Otherwise they would build up momentum that hits the row when it returns.
         """
         found = {name: gradient for name in names if (gradient := self._gradient(name)) is not None}
         if self._rows is not None:
@@ -257,6 +264,10 @@ class Rule(ABC):
                 f"After {self.step} steps the weights are not finite. Lower the learning rate, or "
                 "look at the data and the loss function."
             )
+
+
+def _flat(kind: Mapping[str, Any]) -> dict[str, Any]:
+    return {"method": kind["method"], **kind["settings"], **kind["target"]}
 
 
 def _shapes(tensors: Values) -> dict[str, torch.Size]:

@@ -1,4 +1,4 @@
-"""What every pruning method is: settings, and one call from a start to an outcome."""
+"""What a pruning method is: its settings, and one call that takes a start to an outcome."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biprune.core.checks import check_whole
 from biprune.core.masked import Rows
 from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, prunable
-from biprune.core.selection import Selector, check_sparsity, select_units
+from biprune.core.selection import check_sparsity, select, select_units
 from biprune.core.structure import Structure
 from biprune.training.checkpoint import State, load_tensors_
 from biprune.training.loop import Cost, Fit
@@ -25,9 +25,9 @@ from biprune.training.train import train_
 
 @dataclass(frozen=True)
 class Start:
-    """The model a method begins with, its own to change, and its states at some epochs.
+    """The model that a method may change, and the states it can rewind to, by epoch.
 
-    `states` is None for a bare module, which has no past to go back to.
+    `states` is None if the user gave a bare module.
     """
 
     model: nn.Module
@@ -35,7 +35,7 @@ class Start:
     rewind_epoch: int = 0
 
     def rewind_(self, epoch: int | None) -> str:
-        """Restore the whole state of `epoch` (None: the dense run's own 5 %) and say so."""
+        """Restore the state of `epoch` (None: `rewind_epoch`); return a note for the history."""
         if self.states is None:
             return "not rewound: a bare module was given, which carries no earlier state"
         self.check_rewind(epoch)
@@ -44,20 +44,26 @@ class Start:
         return f"rewound to epoch {epoch}"
 
     def check_rewind(self, epoch: int | None) -> None:
-        """Refuse an epoch whose state was not kept."""
+        """Raise a ValueError if the state of `epoch` was not kept."""
         epoch = self.rewind_epoch if epoch is None else epoch
         if self.states is not None and epoch not in self.states:
             raise ValueError(
-                f"The state of epoch {epoch}, to rewind to, was not kept; kept: "
+                f"Cannot rewind to epoch {epoch}: its state was not kept, only those of "
                 f"{sorted(self.states)}. Train with rewind_epochs={sorted({0, epoch})} to keep it."
             )
 
 
 @dataclass(frozen=True)
 class Target:
-    """How much to prune, in which units, of which tensors.
+    """How much to prune, in which units and in which tensors.
 
-    `found` are further prunable weights, which only a run of the model tells (see `uses`).
+    Args:
+        sparsity: The fraction of units to remove.
+        structure: What a unit is.
+        include: Name patterns of the parameters to prune; None means the usual ones.
+        exclude: Name patterns of the parameters to leave dense.
+        allow_empty: Whether a layer may lose all its units.
+        found: Further prunable weights, which were found by running the model (see `core.uses`).
     """
 
     sparsity: float
@@ -69,7 +75,7 @@ class Target:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every field by name, JSON-able: what a checkpoint must share to be resumed."""
+        """The fields as JSON values; a checkpoint must agree on them to be resumed."""
         return {
             "sparsity": self.sparsity,
             **self.structure.settings,
@@ -86,22 +92,29 @@ class Target:
         )
 
     def scored_rows(self, model: nn.Module, *, dead: bool) -> Rows | None:
-        """The rows whose scores stand still while they keep nothing; None if all are scored."""
+        """The rows whose scores stop moving while they are dead; None if all are scored."""
         return None if dead or self.structure.spans_tensors else Rows(model, self.found)
 
     def check(self, model: nn.Module) -> None:
-        """Refuse what cannot be reached on `model`, before anything is trained."""
+        """Raise a ValueError if the target cannot be reached on `model`."""
         check_sparsity(self.sparsity)
         sizes = self.structure.num_units(self.weights(model))
         self.structure.check_reachable(self.sparsity, sizes, allow_empty=self.allow_empty)
 
-    def select(self, scores: Mapping[str, Tensor], sparsity: float | None = None) -> Masks:
-        """Masks at the target sparsity, or at another on the way to it."""
-        return self.selector()(scores, self.sparsity if sparsity is None else sparsity)
+    def select(
+        self,
+        scores: Mapping[str, Tensor],
+        sparsity: float | None = None,
+        weights: Mapping[str, Tensor] | None = None,
+    ) -> Masks:
+        """Select masks by `scores`, at the target sparsity or at another one on the way to it.
 
-    def selector(self, weights: Mapping[str, Tensor] | None = None) -> Selector:
-        """What selects again and again as a run goes on; given `weights`, by learned scores."""
-        return Selector(self.structure, self.allow_empty, weights)
+        With `weights`, the scores are learned ones, shaped as `Structure.scored` says.
+        """
+        sparsity = self.sparsity if sparsity is None else sparsity
+        return select(
+            scores, sparsity, self.structure, allow_empty=self.allow_empty, weights=weights
+        )
 
     def select_units(
         self,
@@ -109,7 +122,7 @@ class Target:
         units: Mapping[str, Tensor],
         sparsity: float | None = None,
     ) -> Masks:
-        """The same from scores of units, for methods with a pooling of their own."""
+        """Select masks by one score per unit, for methods that pool scores themselves."""
         sparsity = self.sparsity if sparsity is None else sparsity
         kept = select_units(units, sparsity, self.structure, allow_empty=self.allow_empty)
         return Masks(self.structure.expand(kept, weights), self.structure)
@@ -117,10 +130,10 @@ class Target:
 
 @dataclass(frozen=True)
 class Outcome:
-    """A pruned model before it is measured: pruned weights exactly zero.
+    """A pruned model that has not been measured yet; its pruned weights are exactly zero.
 
-    An iterative method leaves the outcome of every earlier round in `rounds`, each with the
-    `sparsity` that was asked for there; None is the target's.
+    `rounds` are the outcomes of an iterative method's earlier rounds. `sparsity` is what the round
+    aimed at; None means the target.
     """
 
     model: nn.Module
@@ -133,11 +146,16 @@ class Outcome:
 
 @dataclass(frozen=True)
 class Method(ABC):
-    """A pruning method: its fields are its settings, by default those of its paper.
+    """A pruning method. Its fields are its settings; the defaults are those of its paper.
 
-    `starts_from` says which weights it scores, of the trained model ("dense") or the untrained one
-    ("init"); `retrains` whether it trains the pruned model anew. `settings_version` is raised when
-    a default changes, so that stored runs are not mistaken.
+    Attributes:
+        starts_from: Which weights it scores: those of the trained model ("dense") or of the
+            untrained one ("init").
+        retrains: Whether it trains the pruned model afterwards.
+        prunes: Whether it removes anything.
+        has_rounds: Whether it runs its epochs once per round, in several rounds.
+        settings_version: Raised when a default changes, so that a stored run with the old defaults
+            is not taken for a new one.
     """
 
     name: ClassVar[str]
@@ -146,7 +164,7 @@ class Method(ABC):
     starts_from: ClassVar[Literal["dense", "init"]]
     retrains: ClassVar[bool]
     prunes: ClassVar[bool] = True
-    has_rounds: ClassVar[bool] = False  # its epochs are those of each of several rounds
+    has_rounds: ClassVar[bool] = False
     settings_version: ClassVar[int] = 1
 
     @abstractmethod
@@ -154,35 +172,49 @@ class Method(ABC):
         """Prune `start.model` in place to `target`."""
 
     def scaled(self, epochs: int) -> Self:
-        """The same method over another number of epochs, everything that counts epochs with it."""
+        """Return the method for a run of `epochs`; settings that count epochs scale with it."""
         check_whole("epochs", epochs, at_least=1)
         return self
 
     def covering(self, sparsities: Iterable[float], below: float) -> Self:
-        """The same method, with tickets at those of `sparsities` that it passes on its way."""
+        """Return the method, set to leave a ticket at each of `sparsities` that it passes."""
         del sparsities, below
         return self
 
     @property
     def steps_per_iteration(self) -> int:
-        """Optimizer steps, each with a batch of its own, that make one iteration."""
+        """How many optimizer steps make one iteration; each step has its own batch."""
         return 1
 
     def data_passes(self, sparsity: float) -> float:
-        """Forward-backward passes over the training data that reaching `sparsity` takes."""
+        """Return how many passes over the training data it takes to reach `sparsity`."""
         del sparsity
         return 0
 
     @property
     def settings(self) -> dict[str, Any]:
-        """Every setting by name, as JSON would give it back."""
+        """The settings by name, as JSON values."""
         named = asdict(self).items()
         return {name: list(v) if isinstance(v, tuple) else v for name, v in named}
 
 
 @dataclass(frozen=True)
 class TrainingMethod(Method):
-    """A method that trains the weights; the fields are its recipe."""
+    """A method that trains the weights; its fields are the training recipe.
+
+    Args:
+        epochs: Passes over the training data.
+        lr: The learning rate at its peak.
+        momentum: The momentum of SGD.
+        weight_decay: The weight decay; AdamW does not decay norms and biases.
+        schedule: "step", "cosine" or "constant".
+        warmup_epochs: Epochs of linear warm-up, included in `epochs`.
+        nesterov: Whether SGD uses Nesterov's momentum.
+        optimizer: "sgd" or "adamw".
+    """
+
+    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
+    retrains: ClassVar[bool] = True
 
     epochs: int = 160
     lr: float = 0.1
@@ -197,7 +229,7 @@ class TrainingMethod(Method):
         self.recipe()
 
     def recipe(self, epochs: int | None = None) -> Recipe:
-        """The settings as a recipe, or over other epochs; the warm-up keeps its share."""
+        """Return the recipe for `epochs` (None: the method's own); warm-up keeps its share."""
         epochs = self.epochs if epochs is None else epochs
         return Recipe(
             epochs,
@@ -211,12 +243,12 @@ class TrainingMethod(Method):
         )
 
     def data_passes(self, sparsity: float) -> float:
-        """One an epoch, whatever the sparsity."""
+        """Return the epochs, whatever the sparsity."""
         del sparsity
         return self.epochs
 
     def scaled(self, epochs: int) -> Self:
-        """The same training over another number of epochs; the warm-up keeps its share."""
+        """Return the method for a run of `epochs`; warm-up keeps its share."""
         warmup = self.warmup_epochs * epochs / self.epochs
         return replace(super().scaled(epochs), epochs=epochs, warmup_epochs=warmup)
 
@@ -231,7 +263,11 @@ def retrain_(
     stage: str = "retrain",
     after: Fit | Outcome | None = None,
 ) -> Outcome:
-    """Train the kept weights of `model` in place, `after` another run; `note` says from where."""
+    """Train the kept weights of `model` in place.
+
+    `note` tells the history which weights training starts from. `stage` names this part of the run,
+    and `after` is an earlier part, whose history and cost come first.
+    """
     before = Fit() if after is None else after
     run = train_(model, recipe, setup, masks=masks, stage=stage)
     history = [*before.history, {"stage": "start", "note": note}, *run.history]
@@ -239,7 +275,7 @@ def retrain_(
 
 
 def mask_record(masks: Masks, before: Masks) -> Record:
-    """How the mask moved in an epoch, for the history."""
+    """Describe for the history how the mask moved since `before`."""
     return {
         "sparsity": masks.sparsity,
         "iou": masks.overlap(before),
@@ -249,5 +285,5 @@ def mask_record(masks: Masks, before: Masks) -> Record:
 
 
 def magnitudes(weights: Mapping[str, nn.Parameter]) -> dict[str, Tensor]:
-    """|theta| as scores, sharing no storage with the weights."""
+    """Return |theta| as scores that share no storage with the weights."""
     return {name: weight.detach().abs() for name, weight in weights.items()}

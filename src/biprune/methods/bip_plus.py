@@ -1,26 +1,26 @@
 """bip-plus: our form of BiP, and the default method.
 
-One step of T, with theta as the optimizer's step has left it and g the gradient it was taken by:
+Each of T steps, with g the gradient of the optimizer's step and theta the weights after it:
 
     scores <- scores - kappa * r * theta * g / (T * a)
     m      <- exactly k of |theta| / rms(theta) + scores, k along a cubic ramp
 
-r is the learning rate over its peak; a is the running mean of |theta * g| over all prunable
-weights, one number. rms is over all prunable weights too.
+r is the learning rate over its peak. The scalar a is the running mean of |theta * g| over all
+prunable weights, and rms runs over all of them too. The differences from `bip`:
 
-1. One pass serves both levels, so that an iteration costs half of what it does in `bip`. With
-   `passes` 2 the scores have a batch of their own.
-2. Scores start at 0 and correct the magnitudes of weights as theta moves: on kept weights they
-   count what training has made of them, on pruned ones what the loss would gain by their return.
-   They are changes of the loss in units of what one weight changes, so that layers compare, and a
-   loss a thousand times as large gives the same masks under any optimizer.
+1. One pass serves both levels, so an iteration costs half as much. With `passes=2` the scores have
+   their own batch.
+2. Scores start at 0 and correct the magnitudes. For a kept weight they add up how training has
+   grown or shrunk it, for a pruned one how much its return would lower the loss. They are changes
+   of the loss, in units of the mean change per weight. So layers are comparable, and scaling the
+   loss changes no mask, whatever the optimizer.
 3. There is no implicit term.
-4. The sparsity is raised gradually.
-5. Pruned weights stand still: they neither decay nor drift by the momentum they had.
-6. Scores of pruned filters, channels and groups stand still. The norm behind a filter of zeros
-   makes its gradient 1 / sqrt(eps) times as large, and noise in many weights adds up in their L2
-   norm. Masks of these units are fixed when the target is reached: a unit that comes in late would
-   not be trained for long.
+4. The sparsity rises gradually.
+5. Pruned weights neither decay nor drift with their old momentum.
+6. Scores of pruned filters, channels and groups do not move. A norm behind a filter of zeros makes
+   its gradient 1 / sqrt(eps) times as large, and noise in its many weights adds up in its L2 norm.
+   Masks of these units are fixed when the target is reached, because a unit that returned later
+   would hardly be trained.
 """
 
 from __future__ import annotations
@@ -36,16 +36,16 @@ from torch.linalg import vector_norm
 
 from biprune.core.checks import check_rate
 from biprune.core.masked import where_kept
-from biprune.methods.attached import Rule, Values
+from biprune.methods.attached import Move, Rule, Values
 from biprune.methods.learned import LearnedRule
 from biprune.methods.moving import GradualMethod
 from biprune.training.schedule import Shape
 
-MEMORY = 0.99  # of the running mean, when it has seen enough
+MEMORY = 0.99  # of the running mean, after its first 100 steps
 
 
 class BiPPlusRule(LearnedRule):
-    """A mask of magnitudes that scores correct."""
+    """Ranks by magnitudes that scores correct."""
 
     method: BiPPlus
     numbers: ClassVar[tuple[str, ...]] = (*Rule.numbers, "mean")
@@ -54,12 +54,14 @@ class BiPPlusRule(LearnedRule):
         super()._make_scores()
         self.mean = 0.0  # a
 
-    def _product(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
-        super()._product(name, gradient, scale, out)
+    def mask_gradient(self, name: str, gradient: Tensor, scale: float, out: Tensor) -> None:
+        """Write theta * g to `out`; for filters, channels and groups, only where they are kept."""
+        super().mask_gradient(name, gradient, scale, out)
         if not self._structure.has_single_weights:
             where_kept(self.masks[name], out, out=out)
 
-    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+    def m_step(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+        """Step the scores: scores <- scores - kappa * r * theta * g / (T * a)."""
         size /= sum(score.numel() for score in self.scores.values())
         if size == 0:  # no gradient reached a prunable weight
             return
@@ -81,20 +83,20 @@ class BiPPlusRule(LearnedRule):
 
 @dataclass(frozen=True)
 class BiPPlus(GradualMethod):
-    """Our BiP, by one pass an iteration to a mask of magnitudes that scores correct.
+    """Our BiP: one pass per iteration, gradual, with a mask of magnitudes that scores correct.
 
     Args:
-        kappa: How much the scores weigh beside the magnitudes; 0 leaves magnitudes alone.
-        passes: 1: one gradient moves both levels. 2: the mask has a batch of its own.
-        ramp: The part of the run over which the sparsity rises.
-        initial_sparsity: Where it begins.
-        mask_every: Iterations from one mask to the next.
+        kappa: The weight of the scores beside the magnitudes; 0 means magnitudes only.
+        passes: With 1, one gradient moves both levels. With 2, the mask has its own batch.
+        ramp: The fraction of the run over which the sparsity rises.
+        initial_sparsity: The sparsity at the start.
+        mask_every: Iterations between masks.
     """
 
     name: ClassVar[str] = "bip-plus"
     summary: ClassVar[str] = "our BiP: one pass, gradually, scores that correct magnitudes"
     citation: ClassVar[str] = "after Zhang et al., NeurIPS 2022"
-    settings_version: ClassVar[int] = 6  # scores in units of the loss, in one engine with `attach`
+    settings_version: ClassVar[int] = 6  # scores in units of the loss
     rule: ClassVar[type[Rule]] = BiPPlusRule
     rule_settings: ClassVar[tuple[str, ...]] = ("kappa", "passes", *GradualMethod.rule_settings)
 
@@ -111,6 +113,6 @@ class BiPPlus(GradualMethod):
             raise ValueError(f"`passes` must be 1 or 2, got {self.passes!r}.")
 
     @property
-    def steps_per_iteration(self) -> int:
-        """`passes`: theta's, and one of the scores alone."""
-        return self.passes
+    def iteration(self) -> tuple[Move, ...]:
+        """One step for both levels; with two passes, the second moves only the mask."""
+        return ("z", "nothing")[: self.passes]

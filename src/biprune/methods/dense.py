@@ -1,4 +1,4 @@
-"""No pruning: the control row of every table, through the same code as the others."""
+"""No pruning: the control row of every table, run by the same code as the other methods."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from biprune.training.setup import Setup
 
 @dataclass(frozen=True)
 class Dense(Method):
-    """Keep every weight as it is; the only sparsity is 0."""
+    """Keep every weight; the only possible sparsity is 0."""
 
     name: ClassVar[str] = "dense"
     summary: ClassVar[str] = "no pruning, the control"
@@ -22,7 +22,7 @@ class Dense(Method):
     prunes: ClassVar[bool] = False
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Masks that keep everything."""
+        """Return masks that keep everything."""
         if target.sparsity != 0:
             raise ValueError(
                 f"The method 'dense' prunes nothing: `sparsity` must be 0, got {target.sparsity:g}."

@@ -3,23 +3,23 @@
 You, Li, Xu, Fu, Wang, Chen, Baraniuk, Wang, Lin. Drawing Early-Bird Tickets: Toward More Efficient
 Training of Deep Networks. ICLR 2020.
 
-    at every epoch of ordinary training draw the mask of the target sparsity; when it is within 0.1
-    of each of the four before it, keep it, and go on with the schedule under it
+    draw the mask of the target sparsity at every epoch of ordinary training; when it is within 0.1
+    of each of the four before it, fix it and go on training under it
 
-Published for channels: filters are ranked by |gamma| of the BatchNorm behind them, over all layers
-(`structure="filter", scope="global", distance="hamming"`), with an L1 penalty on gamma. The BiP
-paper runs it unstructured and gives no recipe; ours ranks weights by magnitude without a penalty.
+It was published for channels: filters are ranked by |gamma| of the BatchNorm behind them, over all
+layers (`structure="filter", scope="global", distance="hamming"`), with an L1 penalty on gamma. The
+BiP paper runs it unstructured and gives no recipe; we rank weights by magnitude, without a penalty.
 
 Where this differs from the authors' code:
 
 1. The distance is 1 - IoU. The Hamming distance of any two masks that keep 5 % is at most 0.1, so
-   there it stops at once.
-2. The mask before the first epoch, where all gammas are equal, does not count.
-3. Training starts from the given initialization (gamma = 1), decays by 5e-4 as every method here,
-   and the mask is kept as a mask.
-4. If no mask settles, that of the last epoch's start is kept, and the history says so.
+   theirs would stop at once.
+2. The mask before the first epoch does not count, since all gammas are still equal.
+3. Training starts from the given initialization (gamma = 1) with a weight decay of 5e-4, like every
+   method here. The network is masked, not shrunk.
+4. If no mask settles, the one drawn before the last epoch is kept, and the history says so.
 
-Channels, and filters without a BatchNorm behind them, are ranked by L2 norm; this is ours.
+Ranking channels, and filters without a BatchNorm behind them, by L2 norm is ours.
 """
 
 from __future__ import annotations
@@ -58,10 +58,13 @@ Distance = Literal["iou", "hamming"]
 
 @dataclass(frozen=True)
 class EarlyBird(TrainingMethod):
-    """Train from initialization, freeze the first mask that stays put, train on under it.
+    """Train from initialization, fix the first mask that settles, and train on under it.
 
-    `memory` masks are compared, so that a mask can settle after that many epochs at the earliest;
-    `penalty` is the L1 weight on gamma, for filters and groups alone.
+    Args:
+        threshold: The largest distance between masks that have settled.
+        memory: How many successive masks are compared; none can settle in fewer epochs.
+        distance: "iou" for 1 - IoU, or "hamming".
+        penalty: The weight of the L1 penalty on gamma, for filters and groups only.
     """
 
     name: ClassVar[str] = "earlybird"
@@ -83,7 +86,7 @@ class EarlyBird(TrainingMethod):
         check_rate("penalty", self.penalty)
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """One training, in the course of which the mask is found."""
+        """Train once, and find the mask on the way."""
         note = start.rewind_(0)
         scoring = Scoring(start.model, target.weights(start.model), setup)
         gammas = find_gammas(scoring, target.structure)
@@ -96,7 +99,7 @@ class EarlyBird(TrainingMethod):
 
 
 class EarlyBirdAlgorithm(Algorithm):
-    """Plain SGD with a mask drawn at the start of each epoch, for `fit`."""
+    """Ordinary training that draws a mask at the start of each epoch."""
 
     def __init__(
         self,
@@ -120,18 +123,18 @@ class EarlyBirdAlgorithm(Algorithm):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
+        """What a checkpoint must agree on to be resumed."""
         return {**self._method.settings, **self._target.settings}
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """One batch a step, after a look at the mask."""
+        """Draw this epoch's mask, then yield one batch per step."""
         if self._epoch > 0 and self._masks is None:
             self._look()
         self._epoch += 1
         return self._training.groups(batches, steps)
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """One SGD step, with the penalty on gamma."""
+        """Take one step with the penalty on gamma."""
 
         def penalised(batch: Batch, /, *, upper: bool = False) -> Tensor:
             loss = backward(batch, upper=upper)
@@ -143,11 +146,11 @@ class EarlyBirdAlgorithm(Algorithm):
         return self._training.step(penalised, group, now)
 
     def record(self) -> Record:
-        """The learning rate, and the largest distance to the masks before."""
+        """Return the learning rate and the largest distance to earlier masks."""
         return {**self._training.record(), "mask_distance": self._distance}
 
     def finish(self) -> tuple[Masks, str]:
-        """The mask, and how it was found."""
+        """Return the mask and how it was found."""
         self._training.finish()
         if self._masks is None:
             self._masks = self._draw()
@@ -155,7 +158,7 @@ class EarlyBirdAlgorithm(Algorithm):
         return self._masks, self._verdict
 
     def state_dict(self) -> dict[str, Any]:
-        """Momentum, the masks that are compared, and the one that was found."""
+        """Return the optimizer's state, the masks to compare, and the one that was found."""
         return {
             "training": self._training.state_dict(),
             "drawn": [dict(masks) for masks in self._drawn],
@@ -166,7 +169,7 @@ class EarlyBirdAlgorithm(Algorithm):
         }
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from a `state_dict`."""
         structure, device = self._target.structure, device_of(self._model)
         self._drawn = [Masks(masks, structure).to(device) for masks in state["drawn"]]
         self._epoch, self._distance = state["epoch"], state["distance"]
@@ -175,7 +178,7 @@ class EarlyBirdAlgorithm(Algorithm):
         self._training.load_state_dict(state["training"])
 
     def _look(self) -> None:
-        """Draw a mask, and freeze it if it is close to each of those before."""
+        """Draw a mask, and fix it if it is close to each of the earlier ones."""
         method = self._method
         masks, before = self._draw(), self._drawn[-(method.memory - 1) :]
         self._drawn = [*before, masks]
@@ -187,9 +190,8 @@ class EarlyBirdAlgorithm(Algorithm):
 
     def _freeze(self, masks: Masks, verdict: str) -> None:
         self._masks, self._verdict = masks, verdict
-        self._training = PlainTraining(
-            self._model, self._recipe, self._setup, masks
-        )  # a new optimizer, as published
+        # With a new optimizer, as published.
+        self._training = PlainTraining(self._model, self._recipe, self._setup, masks)
 
     @torch.no_grad()
     def _draw(self) -> Masks:
@@ -200,9 +202,9 @@ class EarlyBirdAlgorithm(Algorithm):
 
 
 def find_gammas(scoring: Scoring, structure: Structure) -> Gates:
-    """The norm weights that rank filters or groups, by what they stand behind.
+    """Return the norm weights that rank each tensor's filters, or each group.
 
-    One forward pass for filters.
+    For filters this takes one forward pass.
     """
     if structure.spans_tensors:
         gammas = group_gammas(scoring, structure)
@@ -223,7 +225,7 @@ def find_gammas(scoring: Scoring, structure: Structure) -> Gates:
 
 
 def group_gammas(scoring: Scoring, structure: Structure) -> Gates:
-    """The weights of norms among the gates of each group; groups without any are left out."""
+    """Return the norm weights among each group's gates; groups without any are left out."""
     norms = {id(p) for p in norm_parameters(scoring.model)}
     gates = gated_parameters(scoring.model, scoring.weights, structure, lambda: None)
     gammas = {
@@ -238,7 +240,7 @@ def _is_weight(gate: Gate) -> bool:
 
 
 def gates_size(gates: Sequence[Gate]) -> Tensor:
-    """The mean of |gamma| over the norms of each unit."""
+    """Return the mean of |gamma| over the norms of each unit."""
     sizes = [g.part.of(g.parameter.abs()).mean(dim=1) for g in gates if g.part is not None]
     return torch.stack(sizes).mean(dim=0)
 
@@ -247,18 +249,18 @@ def _check_comparable(gammas: Gates, names: Collection[str], structure: Structur
     without = sorted(set(names) - gammas.keys())
     if gammas and without and structure.scope == "global":
         raise ValueError(
-            "EarlyBird ranks filters by the BatchNorm behind them, which does not compare with the "
-            f"norms of filters that have none: {', '.join(without)}. Leave them out with "
-            '`exclude`, or rank in each layer (scope="layer").'
+            "EarlyBird ranks filters by the BatchNorm behind them, which cannot be compared with "
+            f"the L2 norms of filters without one: {', '.join(without)}. Leave them out with "
+            '`exclude`, or rank within each layer (scope="layer").'
         )
 
 
 def farthest(masks: Masks, others: Sequence[Masks], distance: Distance) -> float:
-    """The largest distance of `masks` to `others` in units, in [0, 1]; 1 where there are none."""
+    """Return the largest distance of `masks` to `others`, in [0, 1]; 1 if there are no others."""
     mine, distances = masks.units(), [1.0] if not others else []
     for other in others:
         theirs = other.units()
         differ = int(torch.count_nonzero(mine ^ theirs))
         of = mine.numel() if distance == "hamming" else int(torch.count_nonzero(mine | theirs))
-        distances.append(differ / max(of, 1))  # of nothing kept, nothing differs
+        distances.append(differ / max(of, 1))  # if nothing is kept, nothing differs
     return max(distances)

@@ -1,10 +1,10 @@
-"""Sensitivity of the loss to switching a unit off, and what that means behind a norm.
+"""Sensitivity of the loss to switching a unit off, also for units in front of a norm.
 
-Put a gate c = 1 on every unit and let it multiply the unit's output. The derivative by the gate is
-the sum of theta * dl/dtheta over the parameters that the output is linear in. For a single weight
-these are the weight itself. For a filter that feeds a BatchNorm they are the norm's weight and
-bias: the norm undoes the scale of the filter, so over the filter's own weights the sum is zero
-whatever the data (scale invariance). For a filter without a norm they are its weights and bias.
+Let a gate c = 1 multiply the output of every unit. The derivative of the loss with respect to the
+gate is the sum of theta * dl/dtheta over the parameters that the output is linear in. For a single
+weight this is the weight itself. For a filter without a norm behind it, these are its weights and
+bias. For a filter in front of a BatchNorm, they are the norm's weight and bias: the norm undoes the
+scale of the filter, so the sum over the filter's own weights is always zero.
 """
 
 from __future__ import annotations
@@ -24,19 +24,22 @@ from biprune.training.batches import evaluation_mode
 
 
 class Gate(NamedTuple):
-    """A parameter that the gates of some units multiply, and where; None: as the structure says."""
+    """A parameter that the gates of some units multiply.
+
+    `part` says which slice belongs to which unit; None means the slices of the structure.
+    """
 
     parameter: nn.Parameter
     part: Slice | None = None
 
     def add_up(self, products: Tensor, structure: Structure) -> Tensor:
-        """Products shaped like the parameter, summed over each unit."""
+        """Sum products, shaped like the parameter, over each unit."""
         if self.part is None:
             return structure.add_up({"": products})[""]
         return self.part.of(products).sum(dim=1)
 
     def spread(self, units: Tensor, structure: Structure) -> Tensor:
-        """The value of its unit for each entry of the parameter; broadcasts to its shape."""
+        """Give each entry of the parameter its unit's value; broadcasts to the shape."""
         shape = self.parameter.shape
         if self.part is None:
             return structure.expand_one(units, shape)
@@ -52,9 +55,9 @@ def gated_parameters(
     structure: Structure,
     forward: Callable[[], object],
 ) -> Gates:
-    """For each prunable tensor, or coupled group, what its units' gates multiply.
+    """Return what the units' gates multiply, for each prunable tensor or coupled group.
 
-    For filters one call of `forward`, which must run `model`, finds the norms; their parameters
+    For filters, one call of `forward`, which must run `model`, finds the norms. Their parameters
     are made trainable, so `model` must be a copy.
     """
     if coupled := structure.coupled:
@@ -74,28 +77,28 @@ def gated_parameters(
         if not gates[name]:
             raise ValueError(
                 f"The filters of {name!r} feed a norm without weight and bias, which undoes their "
-                "scale, so their sensitivity is not defined. Leave the layer out with `exclude`, "
-                "or prune by channel."
+                "scale, so their sensitivity is undefined. Leave the layer out with `exclude`, or "
+                "prune by channel."
             )
     return gates
 
 
 def rows(name: str, parameter: nn.Parameter) -> Slice:
-    """Unit i is row i."""
+    """Return the slice in which unit i is row i."""
     return Slice(name, 0, torch.arange(len(parameter))[:, None], "filter")
 
 
 def convolutions(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> dict[str, nn.Module]:
-    """The convolution that owns each of the weights."""
+    """Return the convolution that owns each of the weights."""
     owners = {id(m.weight): m for m in unwrap(model).modules() if isinstance(m, _ConvNd)}
     return {name: owners[id(weight)] for name, weight in weights.items()}
 
 
 @torch.no_grad()
 def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.Module, nn.Module]:
-    """Convolution to the BatchNorm or InstanceNorm whose input is its output, by one forward."""
+    """Map each convolution to the Batch- or InstanceNorm that reads its output, by one forward."""
     producer: dict[int, nn.Module] = {}
-    outputs: list[Tensor] = []  # kept alive, so that no id is used twice
+    outputs: list[Tensor] = []  # kept alive, so that no id is reused
     found: dict[nn.Module, nn.Module] = {}
 
     def after_conv(module: nn.Module, _: object, output: Tensor) -> None:
@@ -113,7 +116,7 @@ def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.
         elif isinstance(module, _NormBase):
             handles.append(module.register_forward_pre_hook(before_norm))
     try:
-        with evaluation_mode(model):  # so that running statistics stay as they are
+        with evaluation_mode(model):  # keeps running statistics as they are
             forward()
     finally:
         for handle in handles:
@@ -124,7 +127,7 @@ def following_norms(model: nn.Module, forward: Callable[[], object]) -> dict[nn.
 def gate_scores(
     gates: Gates, gradients: Mapping[nn.Parameter, Tensor], structure: Structure
 ) -> dict[str, Tensor]:
-    """Sum of theta * gradient over what each unit's gate multiplies; flat, one value a unit."""
+    """Sum theta * gradient over what each unit's gate multiplies: one value per unit."""
     return {
         name: torch.stack(
             [g.add_up(g.parameter.detach() * gradients[g.parameter], structure) for g in parts]
@@ -134,5 +137,5 @@ def gate_scores(
 
 
 def gated_list(gates: Gates) -> list[nn.Parameter]:
-    """Every gated parameter once."""
+    """List every gated parameter once."""
     return list(dict.fromkeys(gate.parameter for parts in gates.values() for gate in parts))

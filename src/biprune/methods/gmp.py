@@ -6,33 +6,28 @@ ICLR Workshop 2018 (arXiv 2017).
     sparsity(t) = target * (1 - (1 - t / ramp)^3) over the first `ramp` of one retraining
     every few steps: m <- top k of |theta|;  after the ramp m is fixed
 
-Pruned weights get no gradient: they keep what they had, but for decay and the momentum left over,
-and come back if the others shrink below it.
-The BiP paper cites this method and does not run it; the settings are those of its retraining but
-for the schedule, which is cosine: the masks settle in the middle of the run, where a step would be.
-Filters and channels are ours, ranked by L2 norm, the same fraction of each layer.
+Pruned weights get no gradient. Apart from decay and remaining momentum they keep their value, and
+they return if others shrink below it.
+
+The BiP paper cites this method but does not run it. We use the paper's retraining settings with a
+cosine schedule: a step schedule would drop the rate just when the masks settle.
+Pruning filters and channels is ours: by L2 norm, the same fraction of each layer.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
-from biprune.methods.attached import Rule, Values
+from biprune.methods.attached import Move, Rule, Values
 from biprune.methods.moving import GradualMethod
 from biprune.training.schedule import Shape
 
 
 class GMPRule(Rule):
-    """The mask is that of |theta|."""
+    """Ranks by |theta|."""
 
-    method: GMP
     settles: ClassVar[bool] = True
-
-    @property
-    def moves(self) -> Literal["z", "theta"]:
-        """theta, by m * g; or z, so that pruned weights stand still."""
-        return "z" if self.method.freeze_pruned else "theta"
 
     def _ranked(self, work: Values) -> Values:
         return self._magnitudes(work)
@@ -43,10 +38,10 @@ class GMP(GradualMethod):
     """Raise the sparsity along a cubic curve while the weights train on.
 
     Args:
-        ramp: The part of the run over which the sparsity rises.
-        initial_sparsity: Where it begins.
-        mask_every: Steps from one mask to the next; one is drawn at the end of the ramp, too.
-        freeze_pruned: Whether pruned weights stay as they are, without decay and momentum.
+        ramp: The fraction of the run over which the sparsity rises.
+        initial_sparsity: The sparsity at the start.
+        mask_every: Steps between masks; one is always drawn when the ramp ends.
+        freeze_pruned: Whether pruned weights keep their value, without decay and momentum.
     """
 
     name: ClassVar[str] = "gmp"
@@ -58,3 +53,8 @@ class GMP(GradualMethod):
     schedule: Shape = "cosine"
     mask_every: int = 10
     freeze_pruned: bool = False
+
+    @property
+    def iteration(self) -> tuple[Move, ...]:
+        """theta by m * g; or z, which leaves pruned weights as they are."""
+        return ("z",) if self.freeze_pruned else ("theta",)

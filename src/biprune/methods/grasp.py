@@ -1,24 +1,22 @@
-"""GraSP: prune at initialization what lowers the flow of gradients.
+"""GraSP: prune at initialization the weights that hinder the flow of gradients.
 
 Wang, Zhang, Grosse. Picking Winning Tickets Before Training by Preserving Gradient Flow. ICLR 2020.
 
-    score = theta * (H g),   g and H of the loss with logits / temperature; the smallest go.
+    score = theta * (H g),   g and H of the loss with logits / temperature; the smallest are pruned
 
-Removing weight q changes ||g||^2 by about -2 theta_q (H g)_q, so a low score is one whose removal
-lets more gradient through. The score keeps its sign: rankings by |score| are another method.
+Removing weight q changes ||g||^2 by about -2 theta_q (H g)_q, so removing a weight with a low score
+lets more gradient through. The score keeps its sign; ranking by |score| is another method.
 
 Where this differs from the authors' code:
 
-1. Samples are drawn class-balanced and mixed over the chunks; there each half holds other classes.
-2. Filters and channels are ours: the sum of theta * (H g) over the unit, which is first order in
-   its removal. For a filter before a BatchNorm that is over the norm's weight and bias, of which g
-   and H then are too: over the filter itself the first-order change of the loss is zero (see
-   `gates`).
+1. Every chunk of the class-balanced samples mixes all classes; their halves differ in classes.
+2. Filters and channels are ours: theta * (H g) is summed over the unit, a first-order estimate. For
+   a filter in front of a BatchNorm, g, H and the sum are over the norm's weight and bias, because
+   the sum over the filter itself is zero (see `gates`).
 
-With dropout the two passes draw different masks; it should be off, or small.
-
-As there, the scored copy has its linear layers drawn anew from Xavier's normal, because small
-initial logits give no signal, and BatchNorm is in train mode.
+As in their code, the scored copy redraws its linear layers from Xavier's normal distribution,
+because small initial logits give no signal, and its BatchNorms are in train mode. Dropout should be
+off or small, since the two passes draw different masks.
 """
 
 from __future__ import annotations
@@ -39,10 +37,13 @@ from biprune.training.batches import Batch
 
 @dataclass(frozen=True)
 class GraSP(AtInit):
-    """Gradient signal preservation, on `samples_per_class` of each class.
+    """Gradient signal preservation.
 
-    Batches that are not (inputs, labels) cannot be balanced: the first is used as it is.
-    `temperature` divides the model's output, which must then be a tensor.
+    Args:
+        samples_per_class: Samples of each class to score on. If batches are not (inputs, labels),
+            the first batch is used as it is.
+        temperature: Divides the model's output, which must be a tensor unless this is 1.
+        reinit_linear: Whether the scored copy redraws its linear layers.
     """
 
     name: ClassVar[str] = "grasp"
@@ -60,7 +61,7 @@ class GraSP(AtInit):
         check_positive("temperature", self.temperature)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """The sum of theta * (H g) over each unit's gated parameters."""
+        """Sum theta * (H g) over each unit's gated parameters."""
         chunks = class_balanced(scoring, self.samples_per_class)
         if self.reinit_linear:
             for module in scoring.model.modules():
@@ -74,7 +75,7 @@ class GraSP(AtInit):
     def hessian_gradient(
         self, scoring: Scoring, chunks: list[Batch], parameters: list[nn.Parameter]
     ) -> list[Tensor]:
-        """H g with g and H summed over the chunks; three backward passes and two forward each."""
+        """Return H g, summed over the chunks; each takes two forward and three backward passes."""
         handle = scoring.model.register_forward_hook(self._cool)
         try:
             gradient = scoring.summed_gradients(chunks, parameters)

@@ -1,20 +1,22 @@
 """Hydra: learn which of the trained weights to keep, then fine-tune them.
 
-Sehwag, Wang, Mittal, Jana. HYDRA: Pruning Adversarially Robust Neural Networks. NeurIPS 2020; here
-with an adversary of strength 0, as the BiP paper uses it.
+Sehwag, Wang, Mittal, Jana. HYDRA: Pruning Adversarially Robust Neural Networks. NeurIPS 2020. As in
+the BiP paper, there is no adversary.
 
     m = top k of |s|;   ds = sign(s) * theta * g  for every weight, pruned or not;   theta is frozen
 
-The BiP paper ranks all layers together with s = theta; as published each layer is cut alone
-(`scope="layer"`), with s = theta * sqrt(6 / fan_in) / max|theta|. The initialization follows the
-scope, since scaled scores of different layers do not compare. Norms stay trainable while the scores
-learn, but for those that coupled groups prune with their filters; biases do not.
+The BiP paper ranks all layers together and starts from s = theta. As published, each layer is
+ranked alone (`scope="layer"`) and s starts as theta * sqrt(6 / fan_in) / max|theta|. The
+initialization follows the scope, since scaled scores are not comparable between layers. While the
+scores learn, norms stay trainable, except those that coupled groups prune; biases do not.
 
-Where this differs from the BiP authors' version: the scores are a copy of the weights. There they
-share storage, so that the "frozen" weights move with them.
-Filters and channels are pooled by the L2 norm of |s|, as in that version.
-Where it differs from both: the scores of rows without any kept weight stand still, for a norm
-behind such a row makes its gradient explode (`score_dead_rows` learns them too).
+Where this differs from the BiP authors' version:
+
+1. The scores are a copy of the weights. Theirs share storage, so the "frozen" weights move too.
+2. Scores of rows without any kept weight do not move, because a norm behind such a row makes its
+   gradient explode. `score_dead_rows=True` learns them. The original Hydra learns them as well.
+
+As in their version, scores of filters and channels are pooled by the L2 norm of |s|.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -49,17 +51,18 @@ from biprune.training.setup import Record, Setup
 
 @dataclass(frozen=True)
 class Hydra(TrainingMethod):
-    """Train scores under frozen weights for half the epochs, then the weights for the other half.
+    """Learn scores under frozen weights for half the epochs, then fine-tune for the other half.
 
-    `epochs` are all of them: 100 for the scores and 100 for the weights.
+    Args:
+        epochs: The epochs of both halves together.
+        score_lr: The learning rate of the scores.
+        score_dead_rows: Whether to learn the scores of rows without any kept weight.
     """
 
     name: ClassVar[str] = "hydra"
     summary: ClassVar[str] = "learn scores under frozen weights, then fine-tune"
     citation: ClassVar[str] = "Sehwag et al., NeurIPS 2020"
     settings_version: ClassVar[int] = 2  # dead rows
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     epochs: int = 200
     schedule: Shape = "cosine"
@@ -71,7 +74,7 @@ class Hydra(TrainingMethod):
         check_rate("score_lr", self.score_lr)
         if self.epochs < 2:
             raise ValueError(
-                f"`epochs` must be at least 2 for Hydra, one for the scores and one for the "
+                "`epochs` must be at least 2 for Hydra, one for the scores and one for the "
                 f"weights, got {self.epochs}."
             )
 
@@ -85,20 +88,18 @@ class Hydra(TrainingMethod):
 
 
 class HydraAlgorithm(Algorithm):
-    """SGD on the scores and the norms, for `fit`."""
+    """Trains the scores and the norms by SGD."""
 
     def __init__(self, method: Hydra, start: Start, target: Target) -> None:
         self._settings = {**method.settings, **target.settings}
-        self._sparsity = target.sparsity
-        self._structure = target.structure
         weights = target.weights(start.model)
         scale = scaled_to_bound if target.structure.scope == "layer" else Tensor.clone
         scores = {name: scale(weight.detach()) for name, weight in weights.items()}
         self.scores = side_by_side(scores)
-        self._selector = target.selector()
+        self._target = target
         self.masked = Masked(weights, self._select())
         self._rows = target.scored_rows(start.model, dead=method.score_dead_rows)
-        masked = {id(weight) for weight in weights.values()}  # of groups, norms among them
+        masked = {id(weight) for weight in weights.values()}  # groups mask some norms too
         norms = [p for p in norm_parameters(start.model) if id(p) not in masked]
         self._optimizer = make_sgd(
             [*self.scores.values(), *norms],
@@ -112,16 +113,16 @@ class HydraAlgorithm(Algorithm):
 
     @property
     def masks(self) -> Masks:
-        """Those that the model shows now."""
+        """The current masks of the model."""
         return self.masked.masks
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
+        """What a checkpoint must agree on to be resumed."""
         return self._settings
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """One pass, and one SGD step on the scores with the mask they give."""
+        """Run one pass, step the scores and the norms, and select the new mask."""
         if now.step == 0:
             self._masks_before = self.masks
         loss = backward(group[0]).item()
@@ -144,12 +145,12 @@ class HydraAlgorithm(Algorithm):
         self.masked.set_masks(self._select())
 
     def record(self) -> Record:
-        """The learning rate, and how the mask moved in this epoch."""
+        """Return the learning rate and how the mask moved in this epoch."""
         moved = mask_record(self.masks, self._masks_before)
         return {"score_lr": self._optimizer.param_groups[0]["lr"], **moved}
 
     def state_dict(self) -> dict[str, Any]:
-        """Scores, masks and momentum; theta does not move."""
+        """Return scores, masks and the optimizer's state; theta does not move."""
         return {
             "scores": self.scores,
             "masks": dict(self.masked.masks),
@@ -158,25 +159,22 @@ class HydraAlgorithm(Algorithm):
 
     @torch.no_grad()
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from a `state_dict`."""
         for name, score in self.scores.items():
             score.copy_(state["scores"][name])
         self._optimizer.load_state_dict(state["optimizer"])
-        masks = Masks(state["masks"], self._structure)
+        masks = Masks(state["masks"], self._target.structure)
         self.masked.set_masks(masks.to(next(iter(self.scores.values())).device))
 
     def _select(self) -> Masks:
         scores: dict[str, Tensor] = {name: score.abs() for name, score in self.scores.items()}
-        return self._selector(scores, self._sparsity)
-
-
-def fan_in_bound(weight: Tensor) -> float:
-    """sqrt(6 / fan_in): the bound of Kaiming's uniform initialization."""
-    fan_in = weight[0].numel()
-    return math.sqrt(6.0 / fan_in)
+        return self._target.select(scores)
 
 
 def scaled_to_bound(weight: Tensor) -> Tensor:
-    """A copy whose largest magnitude is sqrt(6 / fan_in): Hydra's scaling of a layer's scores."""
+    """Return a copy scaled to a largest magnitude of sqrt(6 / fan_in), as Hydra starts a layer.
+
+    This is the bound of Kaiming's uniform initialization.
+    """
     largest = weight.abs().max().clamp(min=torch.finfo(weight.dtype).tiny)
-    return weight * (fan_in_bound(weight) / largest)
+    return weight * (math.sqrt(6.0 / weight[0].numel()) / largest)

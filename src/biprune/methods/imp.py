@@ -1,15 +1,19 @@
 """IMP: iterative magnitude pruning, the lottery ticket method.
 
-Frankle and Carbin, The Lottery Ticket Hypothesis, ICLR 2019; with rewinding: Frankle et al., ICML
-2020; settings of Ma et al., NeurIPS 2021, as the BiP paper has them.
+Frankle and Carbin, The Lottery Ticket Hypothesis, ICLR 2019. Rewinding is from Frankle et al., ICML
+2020. The settings are those of Ma et al., NeurIPS 2021, as given in the BiP paper.
 
-    repeat: remove the smallest 20 % of the weights that are left, by |theta| after training;
-            go back to the weights of early training; train again with the mask
+    repeat: remove the smallest 20 % of the remaining weights, by |theta| after training;
+            go back to the weights of early training; train again under the mask
 
-Where this differs from the code of Ma et al.: every round prunes the network of the last epoch, not
-of the best epoch on test data; no layer is left out or clipped; the rewinding is the paper's (the
-state after epoch 8 of 160, BatchNorm included), with a new optimizer and the whole schedule.
-Filters and channels are ours: the same fraction of every layer by L2 norm, on the same ladder.
+Where this differs from the code of Ma et al.:
+
+1. Every round prunes the network of the last epoch, not that of the best epoch on test data.
+2. No layer is left out or clipped.
+3. It rewinds as the BiP paper does: to the whole state after epoch 8 of 160, with a new optimizer
+   and the whole schedule.
+
+Filters and channels are ours: each round removes the same fraction of every layer, by L2 norm.
 """
 
 from __future__ import annotations
@@ -17,7 +21,7 @@ from __future__ import annotations
 import copy
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Self
 
 import torch
 from torch import Tensor, nn
@@ -32,19 +36,22 @@ from biprune.training.setup import Record, Setup
 
 @dataclass(frozen=True)
 class IMP(TrainingMethod):
-    """Prune a fifth of what is left, rewind, retrain, until the target is reached.
+    """Prune a fifth of what is left, rewind and retrain, until the target is reached.
 
-    `epochs` are those of each round. `stops` are sparsities on the way to halt at exactly; the
-    ticket carries every round, so one deep run fills a whole curve. `rounds` goes to the target in
-    that many equal steps instead. `rewind` False keeps the trained weights; `rewind_epoch` None is
-    5 % of the dense run, 0 the initial weights.
+    Args:
+        epochs: The epochs of each round.
+        rate: The fraction of the remaining units that a round removes.
+        rounds: Reach the target in this many equal steps instead.
+        stops: Sparsities on the way to hit exactly. The ticket holds every round, so one deep run
+            fills a whole curve.
+        rewind: Whether to rewind; if not, rounds go on from the trained weights.
+        rewind_epoch: The epoch of the dense run to rewind to. 0 means the initial weights, None
+            5 % of the run.
     """
 
     name: ClassVar[str] = "imp"
     summary: ClassVar[str] = "iterative magnitude, rewound and retrained each round"
     citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
     has_rounds: ClassVar[bool] = True
 
     rate: float = 0.2
@@ -69,21 +76,21 @@ class IMP(TrainingMethod):
             raise ValueError("`rewind_epoch` is given, but `rewind` is False.")
 
     def covering(self, sparsities: Iterable[float], below: float) -> Self:
-        """Stop at each of `sparsities`, unless the rounds are fixed."""
+        """Return the method with a stop at each of `sparsities`, unless `rounds` is set."""
         if self.rounds is not None:
             return self
         stops = {stop for stop in (*sparsities, *self.stops) if stop < below}
         return replace(self, stops=tuple(sorted(stops)))
 
     def data_passes(self, sparsity: float) -> float:
-        """A retraining each round."""
+        """Return the epochs of all rounds."""
         return self.epochs * len(list(self.ladder(sparsity)))
 
     def ladder(self, sparsity: float) -> Iterator[float]:
-        """The sparsity of each round.
+        """Yield the sparsity of each round.
 
-        A round stops short at a requested sparsity, and goes on to it if that takes at most a
-        hundredth more than its share: 74 % is round six, not a seventh of its own.
+        A round stops at a requested sparsity that it would pass. It also goes on to one that keeps
+        at most 1 % less than the round would: 74 % is round six, not a seventh round.
         """
         if self.rounds is not None:
             factor = (1 - sparsity) ** (1 / self.rounds)
@@ -99,7 +106,7 @@ class IMP(TrainingMethod):
             yield stop
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Prune, rewind, retrain, and again."""
+        """Prune, rewind and retrain, round by round."""
         if self.rewind:
             start.check_rewind(self.rewind_epoch)
         masks: Masks | None = None
@@ -114,7 +121,7 @@ class IMP(TrainingMethod):
                 start.model, masks, self.recipe(), setup, note, stage=f"round-{number}"
             )
             history, cost = [*history, *trained.history], cost + trained.cost
-            model = copy.deepcopy(start.model)  # the next round goes on with the original
+            model = copy.deepcopy(start.model)  # the next round changes the original
             rounds.append(Outcome(model, masks, history, cost, sparsity))
         return replace(rounds[-1], rounds=rounds[:-1])
 
@@ -122,7 +129,7 @@ class IMP(TrainingMethod):
 def surviving_magnitudes(
     weights: Mapping[str, nn.Parameter], masks: Masks | None
 ) -> dict[str, Tensor]:
-    """|theta|, below every magnitude where already pruned, so that pruned stays pruned."""
+    """Return |theta|, or -inf where already pruned, so that pruned weights stay pruned."""
     scores = magnitudes(weights)
     if masks is not None:
         for name, score in scores.items():

@@ -1,23 +1,23 @@
-"""One-shot magnitude pruning, in three ways to go on.
+"""One-shot magnitude pruning, with three ways to retrain.
 
-The score of a weight is |theta| after dense training, cut once to the target.
+Weights are ranked once by |theta| after dense training, and pruned to the target.
 
-- OMP (Frankle and Carbin, ICLR 2019; settings of Ma et al., NeurIPS 2021, as the BiP paper has
-  them) goes back to the weights of early training and trains them again.
-- Magnitude keeps the trained weights and restarts the schedule: learning-rate rewinding (Renda,
-  Frankle, Carbin, ICLR 2020), the stronger of the two.
-- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015; with
-  `scope="layer"` the baseline of Hydra).
+- OMP goes back to the weights of early training and trains them again (Frankle and Carbin, ICLR
+  2019; settings of Ma et al., NeurIPS 2021, as given in the BiP paper).
+- Magnitude keeps the trained weights and restarts the schedule. This is learning-rate rewinding
+  (Renda, Frankle, Carbin, ICLR 2020), the stronger of the two.
+- FineTune keeps the trained weights and trains on at a small rate (Han et al., NeurIPS 2015). With
+  `scope="layer"` it is the baseline of Hydra.
 
-Filters and channels are ranked by the L2 norm of their weights, the same fraction of each layer.
+Of filters and channels, the same fraction of each layer is pruned, by the L2 norm of their weights.
 The public code of Ma et al. rewinds to initialization, leaves the first convolution and the
-classifier dense, and decays by 1e-4; we follow the paper's table.
+classifier dense, and decays by 1e-4; we follow the table of the BiP paper.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 from biprune.methods.base import Outcome, Start, Target, TrainingMethod, magnitudes, retrain_
 from biprune.training.schedule import Shape
@@ -26,21 +26,21 @@ from biprune.training.setup import Setup
 
 @dataclass(frozen=True)
 class OMP(TrainingMethod):
-    """Prune the smallest trained weights at once, rewind, retrain.
+    """Prune the smallest trained weights at once, rewind and retrain.
 
-    `rewind_epoch` None is 5 % of the dense run, 0 the initial weights.
+    Args:
+        rewind_epoch: The epoch of the dense run to rewind to. 0 means the initial weights, None
+            5 % of the run.
     """
 
     name: ClassVar[str] = "omp"
     summary: ClassVar[str] = "one-shot magnitude, rewound and retrained"
     citation: ClassVar[str] = "Frankle and Carbin, ICLR 2019"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     rewind_epoch: int | None = None
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """Select by trained magnitude, rewind, retrain."""
+        """Select by trained magnitude, rewind and retrain."""
         masks = target.select(magnitudes(target.weights(start.model)))
         note = start.rewind_(self.rewind_epoch)
         return retrain_(start.model, masks, self.recipe(), setup, note)
@@ -53,8 +53,6 @@ class Magnitude(TrainingMethod):
     name: ClassVar[str] = "magnitude"
     summary: ClassVar[str] = "one-shot magnitude, learning rate rewound"
     citation: ClassVar[str] = "Renda et al., ICLR 2020"
-    starts_from: ClassVar[Literal["dense", "init"]] = "dense"
-    retrains: ClassVar[bool] = True
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
         """Select by trained magnitude, retrain from the trained weights."""

@@ -1,13 +1,17 @@
 """Movement pruning: keep the weights that training moves away from zero.
 
-Sanh, Wolf, Rush. Movement Pruning: Adaptive Sparsity by Fine-Tuning. NeurIPS 2020; the hard kind.
+Sanh, Wolf, Rush. Movement Pruning: Adaptive Sparsity by Fine-Tuning. NeurIPS 2020. This is its
+hard variant.
 
-    scores <- scores - r * theta * g        from 0, r the learning rate over its peak
-    m      <- the k units of the highest scores, k along a cubic ramp
+    scores <- scores - r * theta * g        from 0; r is the learning rate over its peak
+    m      <- the k units with the highest scores, k along a cubic ramp
 
-Where this differs from the authors' code: all weights are ranked together, where theirs ranks each
-matrix alone; masks follow every step; pruned weights keep the value they had when they were pruned;
-rows without a kept weight stand still.
+Where this differs from the authors' code:
+
+1. All weights are ranked together; theirs ranks each matrix by itself.
+2. The mask moves at every step.
+3. A pruned weight keeps the value it had when it was pruned.
+4. Scores of rows without any kept weight do not move.
 """
 
 from __future__ import annotations
@@ -23,9 +27,10 @@ from biprune.training.schedule import Shape
 
 
 class MovementRule(LearnedRule):
-    """Scores are sums of theta * g, and they alone choose the mask."""
+    """Ranks by the accumulated theta * g alone."""
 
-    def _step_scores(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+    def m_step(self, gradients: Values, rates: Mapping[str, float], size: float) -> None:
+        """Step the scores: scores <- scores - r * theta * g."""
         del size
         for name, gradient in gradients.items():
             self.scores[name].add_(gradient, alpha=-rates[name])
@@ -33,7 +38,13 @@ class MovementRule(LearnedRule):
 
 @dataclass(frozen=True)
 class Movement(GradualMethod):
-    """Learn by theta * g alone which weights to keep, gradually, while they train."""
+    """Learn from theta * g alone which weights to keep, gradually, while they train.
+
+    Args:
+        ramp: The fraction of the run over which the sparsity rises.
+        initial_sparsity: The sparsity at the start.
+        mask_every: Iterations between masks.
+    """
 
     name: ClassVar[str] = "movement"
     summary: ClassVar[str] = "gradual, by how training moves the weights"

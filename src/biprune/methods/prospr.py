@@ -1,20 +1,20 @@
-"""ProsPr: prune at initialization by how the mask tells after the first steps of training.
+"""ProsPr: prune at initialization by the effect of the mask after a few training steps.
 
 Alizadeh, Tailor, Zintgraf, van Amersfoort, Farquhar, Lane, Gal. Prospect Pruning: Finding Trainable
 Weights at Initialization using Meta-Gradients. ICLR 2022.
 
     theta_0' = c * theta_0;  theta_1 ... theta_M by SGD on all parameters;  score = |dl(theta_M)/dc|
 
-at c = 1, back through the M updates. `first_order` stops at the last gradient:
-|theta_0 * dl/dtheta_M|. With no inner step either is SNIP.
+The derivative is taken at c = 1, back through the M updates. `first_order` uses only the last
+gradient: |theta_0 * dl/dtheta_M|. Without inner steps both are SNIP.
 
 Where this differs from the authors' code:
 
-1. Momentum is differentiated from the first inner step on; there the first buffer is detached.
-2. The settings are those of its README (3 steps, rate 0.5, momentum 0.9, a new batch each step),
-   which its command line replaces by others (rate 0.1, no momentum, one batch for all).
-3. Filters and channels are ours: a gate a unit, over the norm's weight and bias for a filter before
-   a BatchNorm (see `gates`).
+1. Momentum is differentiated from the first inner step on; theirs detaches the first buffer.
+2. The settings are those of their README (3 steps, rate 0.5, momentum 0.9, a new batch each step).
+   Their command line uses others (rate 0.1, no momentum, one batch for all).
+3. Filters and channels are ours: one gate per unit, on the norm's weight and bias for a filter in
+   front of a BatchNorm (see `gates`).
 """
 
 from __future__ import annotations
@@ -37,9 +37,15 @@ from biprune.training.batches import Batch
 
 @dataclass(frozen=True)
 class ProsPr(AtInit):
-    """Meta-gradients through `inner_steps` of SGD, each on at least `samples` samples.
+    """Meta-gradients through a few steps of SGD.
 
-    The memory of the full meta-gradient grows with `inner_steps`, as every step's graph is kept.
+    Args:
+        inner_steps: The steps of SGD. Unless `first_order`, memory grows with their number, since
+            every step's graph is kept.
+        inner_lr: Their learning rate.
+        inner_momentum: Their momentum.
+        samples: The least number of samples per step.
+        first_order: Whether to use only the last gradient.
     """
 
     name: ClassVar[str] = "prospr"
@@ -60,7 +66,7 @@ class ProsPr(AtInit):
         check_rate("inner_momentum", self.inner_momentum)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """|dl(theta_M)/dc| of each unit's gate c."""
+        """Return |dl(theta_M)/dc| for each unit's gate c."""
         stream = scoring.stream()
         draws = [scoring.batches(self.samples, stream) for _ in range(self.inner_steps + 1)]
         gates = scoring.gates(target.structure, draws[0][0])
@@ -81,7 +87,7 @@ class ProsPr(AtInit):
     def _train(
         self, loss_of: LossOf, parameters: dict[str, Tensor], draws: list[list[Batch]]
     ) -> dict[str, Tensor]:
-        """SGD steps from `parameters`, as a graph unless `first_order`."""
+        """Take SGD steps from `parameters`; unless `first_order`, keep their graph."""
         velocity = {name: torch.zeros_like(p) for name, p in parameters.items()}
         for batches in draws:
             gradients = loss_of.scoring.gradients(
@@ -108,14 +114,14 @@ class LossOf:
         self.own = {name: p for name, p in named if p.requires_grad}
 
     def __call__(self, batches: list[Batch], parameters: Mapping[str, Tensor]) -> Tensor:
-        """The mean loss of some batches."""
+        """Return the mean loss of `batches`."""
         calls = [functional_call(self._module, dict(parameters), (batch,)) for batch in batches]
         return torch.stack(calls).mean()
 
     def gated(
         self, gates: Gates, units: Mapping[str, Tensor], structure: Structure
     ) -> dict[str, Tensor]:
-        """c * theta_0: each gated parameter times its unit's gate."""
+        """Return c * theta_0: each gated parameter times its unit's gate."""
         names = {id(p): name for name, p in self.own.items()}
         parameters: dict[str, Tensor] = dict(self.own)
         for unit, held in gates.items():
@@ -126,7 +132,7 @@ class LossOf:
 
 
 class _Loss(nn.Module):
-    """A module whose forward is the loss, so that the user's own gets the network itself."""
+    """A module whose forward is the loss, so that the user's `loss` gets the network itself."""
 
     def __init__(self, scoring: Scoring) -> None:
         super().__init__()
@@ -134,5 +140,5 @@ class _Loss(nn.Module):
         self._loss = scoring.loss
 
     def forward(self, batch: Batch) -> Tensor:
-        """One counted pass."""
+        """Run one counted forward pass."""
         return self._loss(batch)

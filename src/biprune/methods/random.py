@@ -1,9 +1,9 @@
 """Random pruning: what any method must beat.
 
-Scores are uniform draws, cut globally or in each layer as the scope says, at initialization; the
-training is that of the other methods which prune there. With `like`, another ticket's masks, units
-are shuffled within each layer: the layers keep its counts and lose its choice, the strong control
-of Frankle et al. (ICLR 2021) and Su et al. (NeurIPS 2020).
+Scores are uniform draws at initialization, ranked over the model or within each layer, as the scope
+says. Training is as for the other methods that prune at initialization. With `like`, the masks of
+another ticket, units are shuffled within each layer: every layer keeps as many units as there, but
+others. This is the strong control of Frankle et al. (ICLR 2021) and Su et al. (NeurIPS 2020).
 """
 
 from __future__ import annotations
@@ -26,7 +26,11 @@ from biprune.training.setup import Setup
 
 @dataclass(frozen=True)
 class Random(AtInit):
-    """Remove units at random, then train what is left from the initial weights."""
+    """Remove units at random, then train the rest from the initial weights.
+
+    Args:
+        like: Masks of a ticket; each layer keeps as many units as they do.
+    """
 
     name: ClassVar[str] = "random"
     summary: ClassVar[str] = "random units, trained from initialization"
@@ -38,29 +42,29 @@ class Random(AtInit):
         super().__post_init__()
         if not isinstance(self.like, Masks | None):
             raise TypeError(
-                f"`like` must be the masks of a ticket, got {self.like!r}. They cannot be written "
-                "down as a setting, so that only `prune` takes them."
+                f"`like` must be the masks of a ticket, got {self.like!r}. Masks cannot be written "
+                "down as a setting, so only `prune` takes them."
             )
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The settings, of `like` only whether it was given."""
+        """The settings; of `like`, only whether it was given."""
         plain = super(Random, replace(self, like=None)).settings
         return {**plain, "like": None if self.like is None else True}
 
     def run(self, start: Start, setup: Setup, target: Target) -> Outcome:
-        """As drawn; with `like` the counts are its own, whatever the scope."""
+        """Prune as drawn; with `like`, its counts replace the scope."""
         if self.like is not None:
             if (groups := target.structure.coupled) and groups.is_budgeted:
                 raise ValueError(
-                    "`like` goes by counts of units, a `budget` or `round_to` by what they cost. "
-                    "Prune with the `sparsity` of units alone, or without `like`."
+                    "`like` goes by counts of units, a `budget` or `round_to` by their cost. Prune "
+                    "to a `sparsity` of units, or without `like`."
                 )
             target = replace(target, structure=replace(target.structure, scope="global"))
         return super().run(start, setup, target)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """Uniform in [0, 1), with 1 added to as many units of a layer as `like` keeps there."""
+        """Draw from [0, 1), and add 1 for as many units of each layer as `like` keeps."""
         device = device_of(scoring.model)
         generator = drawing_generator(scoring.setup.seed, device)
         sizes = target.structure.num_units(scoring.weights)
@@ -76,6 +80,6 @@ def _check_same_units(like: Masks, sizes: Mapping[str, int], sparsity: float) ->
     theirs = {name: count.total for name, count in like.per_layer().items()}
     if theirs != sizes or like.kept != num_kept(sparsity, like.total):
         raise ValueError(
-            "`like` has masks of other tensors, units or sparsity than are to be pruned. Prune "
-            "with the sparsity, structure, `include` and `exclude` of the ticket it comes from."
+            "`like` has masks of other tensors, units or sparsity than this run prunes. Prune with "
+            "the sparsity, structure, `include` and `exclude` of the ticket they come from."
         )

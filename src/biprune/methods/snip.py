@@ -1,16 +1,17 @@
-"""SNIP: prune at initialization what the loss feels least.
+"""SNIP: prune at initialization what the loss is least sensitive to.
 
 Lee, Ajanthan, Torr. SNIP: Single-shot Network Pruning based on Connection Sensitivity. ICLR 2019.
 
-    score = |theta * dl/dtheta|   at initialization, on one batch; the smallest go.
+    score = |theta * dl/dtheta|   at initialization, on one batch; the smallest are pruned
 
 Where this differs from the authors' code:
 
-1. BatchNorm is in train mode while scoring; at initialization its running statistics mean nothing.
-2. The network that is scored is the one that is trained, not another draw of the same initializer.
-3. Biases are not ranked. (There they are zero, score zero, and go first.)
-4. Filters and channels are ours: the derivative by the unit's gate, |sum of theta * dl/dtheta|; for
-   a filter before a BatchNorm over the norm's weight and bias (see `gates`).
+1. BatchNorm is in train mode while scoring, because its initial running statistics mean nothing.
+2. The scored network is the one that is trained, not another draw of the same initializer.
+3. Biases are not ranked. (Theirs are zero, so they score zero and are pruned first.)
+4. Filters and channels are ours: |sum of theta * dl/dtheta|, the derivative with respect to the
+   unit's gate. For a filter in front of a BatchNorm, it is over the norm's weight and bias (see
+   `gates`).
 """
 
 from __future__ import annotations
@@ -29,7 +30,11 @@ from biprune.methods.gates import gate_scores, gated_list
 
 @dataclass(frozen=True)
 class SNIP(AtInit):
-    """Connection sensitivity at initialization, on at least `samples` training samples."""
+    """Connection sensitivity at initialization.
+
+    Args:
+        samples: The least number of training samples to score on.
+    """
 
     name: ClassVar[str] = "snip"
     summary: ClassVar[str] = "sensitivity |theta g| at initialization"
@@ -42,7 +47,7 @@ class SNIP(AtInit):
         check_whole("samples", self.samples, at_least=1)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """|sum of theta * g| of each unit, g summed over the batches."""
+        """Return |sum of theta * g| for each unit, with g summed over the batches."""
         batches = scoring.batches(self.samples)
         gates = scoring.gates(target.structure, batches[0])
         parameters = gated_list(gates)

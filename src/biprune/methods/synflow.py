@@ -5,10 +5,10 @@ synaptic flow. NeurIPS 2020.
 
     R = 1^T f_|theta|(1),   score = |theta| * dR/d|theta|,   in 100 rounds, kept(t) = kept^(t/100)
 
-f_|theta| is the network with the absolute value of all that its state dict holds, fed an image of
-ones. BatchNorm is in eval mode, where it is a fixed linear map; in train mode a batch of one would
-destroy the conservation. R grows exponentially with depth (about 5e71 for ResNet-56), so the copy
-is in float64; the released code is in float32.
+f_|theta| is the network with the absolute values of its state dict, fed an image of ones. BatchNorm
+is in eval mode, where it is a fixed linear map; in train mode, a batch of one would break the
+conservation. R grows exponentially with depth (about 5e71 for ResNet-56), so the copy is in
+float64. The released code is in float32.
 
 Filters and channels are ours: scores are summed over the unit, as conservation suggests.
 """
@@ -23,7 +23,6 @@ import torch
 from torch import Tensor, nn
 
 from biprune.core.checks import check_whole
-from biprune.core.masked import apply_masks_
 from biprune.methods.at_init import AtInit, Scoring
 from biprune.methods.base import Target
 from biprune.training.batches import Batch, logits_of
@@ -32,7 +31,11 @@ from biprune.training.checkpoint import only_tensors
 
 @dataclass(frozen=True)
 class SynFlow(AtInit):
-    """Iterative synaptic flow; of the data it takes the shape of an input alone."""
+    """Iterative synaptic flow; it needs only the shape of an input, no data.
+
+    Args:
+        rounds: The rounds of scoring and pruning.
+    """
 
     name: ClassVar[str] = "synflow"
     summary: ClassVar[str] = "synaptic flow at initialization, without data"
@@ -45,7 +48,7 @@ class SynFlow(AtInit):
         check_whole("rounds", self.rounds, at_least=1)
 
     def unit_scores(self, scoring: Scoring, target: Target) -> Mapping[str, Tensor]:
-        """Scores in the last round, where a unit pruned in an earlier one has none."""
+        """Return the scores of the last round; units pruned in earlier rounds get -inf."""
         model = scoring.model.double().eval()
         make_positive_(model)
         ones = _ones_like_one_input(scoring.batches(1)[0])
@@ -53,7 +56,7 @@ class SynFlow(AtInit):
         for round_ in range(1, self.rounds):
             kept = (1 - target.sparsity) ** (round_ / self.rounds)
             masks = target.select_units(scoring.weights, scores, 1 - kept)
-            apply_masks_(model, masks)
+            masks.apply_(model)
             scores = synaptic_flow(scoring, ones, target)
             for name, kept_units in target.structure.kept_units(masks).items():
                 scores[name][~kept_units] = -torch.inf  # pruned stays pruned
@@ -61,7 +64,7 @@ class SynFlow(AtInit):
 
 
 def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, Tensor]:
-    """|theta * dR/dtheta| summed over each unit: one forward and one backward pass."""
+    """Sum |theta * dR/dtheta| over each unit, by one forward and one backward pass."""
     scoring.forward_passes += 1
     output = logits_of(scoring.model(ones))
     weights = list(scoring.weights.values())
@@ -72,7 +75,7 @@ def synaptic_flow(scoring: Scoring, ones: Tensor, target: Target) -> dict[str, T
 
 @torch.no_grad()
 def make_positive_(model: nn.Module) -> None:
-    """Replace every number of the state by its absolute value, but for masks of -inf."""
+    """Replace the state by its absolute values, except tensors such as masks of -inf."""
     for tensor in only_tensors(model.state_dict()).values():
         if tensor.is_floating_point() and tensor.isfinite().all():
             tensor.abs_()

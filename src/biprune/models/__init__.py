@@ -5,13 +5,14 @@ import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from difflib import SequenceMatcher
+from functools import partial
 from types import NoneType
 
 import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 
-from biprune.models.resnet import resnet8, resnet18, resnet20, resnet32, resnet50, resnet56
+from biprune.models.resnet import BasicBlock, Bottleneck, cifar_resnet, imagenet_resnet
 from biprune.models.vgg import vgg16
 
 __all__ = ["MODELS", "ModelEntry", "check_model", "create_model", "skeleton"]
@@ -28,12 +29,24 @@ class ModelEntry:
 
 
 MODELS: dict[str, ModelEntry] = {
-    "resnet8": ModelEntry(resnet8, "ResNet-8 for small images, 0.08 M parameters"),
-    "resnet20": ModelEntry(resnet20, "ResNet-20 for small images, 0.27 M parameters"),
-    "resnet32": ModelEntry(resnet32, "ResNet-32 for small images, 0.46 M parameters"),
-    "resnet56": ModelEntry(resnet56, "ResNet-56 for small images, 0.85 M parameters"),
-    "resnet18": ModelEntry(resnet18, "ResNet-18 with a small or ImageNet stem, 11.2 M parameters"),
-    "resnet50": ModelEntry(resnet50, "ResNet-50 with a small or ImageNet stem, 23.5 M parameters"),
+    "resnet8": ModelEntry(partial(cifar_resnet, 8), "ResNet-8 for small images, 0.08 M parameters"),
+    "resnet20": ModelEntry(
+        partial(cifar_resnet, 20), "ResNet-20 for small images, 0.27 M parameters"
+    ),
+    "resnet32": ModelEntry(
+        partial(cifar_resnet, 32), "ResNet-32 for small images, 0.46 M parameters"
+    ),
+    "resnet56": ModelEntry(
+        partial(cifar_resnet, 56), "ResNet-56 for small images, 0.85 M parameters"
+    ),
+    "resnet18": ModelEntry(
+        partial(imagenet_resnet, BasicBlock, (2, 2, 2, 2)),
+        "ResNet-18 with a small or ImageNet stem, 11.2 M parameters",
+    ),
+    "resnet50": ModelEntry(
+        partial(imagenet_resnet, Bottleneck, (3, 4, 6, 3)),
+        "ResNet-50 with a small or ImageNet stem, 23.5 M parameters",
+    ),
     "vgg16": ModelEntry(vgg16, "VGG-16 with batch norm and one linear layer, 14.7 M parameters"),
 }
 
@@ -47,22 +60,31 @@ def create_model(
     seed: int = 0,
     **options: object,
 ) -> nn.Module:
-    """Build a network of `MODELS`, or the user's own from "package.module:factory".
+    """Build a network of `MODELS`, or your own from "package.module:factory".
 
-    `width` is the number of channels of the first stage; all others scale with it. Options are
-    those of the network's function, such as `shortcut="B"` for resnet20.
+    Weights are drawn inside a forked RNG; the caller's is untouched.
 
-    Weights are drawn inside a forked RNG; the caller's is untouched. The user's own factory gets
-    `num_classes` and `in_channels` where it has such parameters, `width` and options as given.
+    Args:
+        name: A name of `MODELS`, or "package.module:factory", which is imported.
+        num_classes: Outputs. Your own factory gets it if it has such a parameter.
+        in_channels: Channels of the images. Your own factory gets it if it has such a parameter.
+        width: Channels of the first stage; all others scale with it.
+        seed: Of the weights.
+        options: Those of the network's function, such as `shortcut="B"` for resnet20.
 
-    The network has an attribute `created_by`, a JSON-able record of every argument except the
-    seed: `create_model(**model.created_by)` has the same architecture. Check that its name is in
-    `MODELS` when the record comes from a file, since other names import code. It is missing where
-    the user's own factory was given an argument that JSON has no word for.
+    Returns:
+        The network. Its attribute `created_by` records every argument but the seed, so that
+        `create_model(**model.created_by)` has the same architecture. When such a record comes from
+        a file, check that its name is in `MODELS`, since other names import code. The attribute is
+        missing if your own factory was given an argument that JSON has no word for.
 
-    >>> model = create_model("resnet20", num_classes=100, seed=1)
-    >>> sum(param.numel() for param in model.parameters())
-    275572
+    Raises:
+        ValueError: The network is unknown, or does not take such an argument.
+
+    Example:
+        >>> model = create_model("resnet20", num_classes=100, seed=1)
+        >>> sum(param.numel() for param in model.parameters())
+        275572
     """
     sizes = {"num_classes": num_classes, "in_channels": in_channels}
     explicit = options if width is None else {"width": width, **options}
@@ -89,7 +111,7 @@ def _built(name: str, factory: Callable[..., object], arguments: Mapping[str, ob
     try:
         return factory(**arguments)
     except Exception as error:
-        if name in MODELS:  # which say themselves what is wrong
+        if name in MODELS:  # ours say what is wrong themselves
             raise
         raise ValueError(
             f"Model {name!r} cannot be built: {type(error).__name__}: {error}"
@@ -99,7 +121,7 @@ def _built(name: str, factory: Callable[..., object], arguments: Mapping[str, ob
 def check_model(name: str, options: Mapping[str, object]) -> None:
     """Refuse an unknown network or option, at no cost: it is built without memory.
 
-    The user's own is not built, since it may depend on the data's sizes.
+    A network of the user's own is not built, since it may depend on the sizes of the data.
     """
     if ":" not in name:
         skeleton(name, **options)
@@ -112,7 +134,7 @@ def skeleton(name: str, **options: object) -> nn.Module:
 
 
 class _Undrawn(TorchFunctionMode):
-    """No initial values: to draw some on meta, torch would import its compiler, for seconds."""
+    """Draw no initial values: to do so on meta, torch would import its compiler for seconds."""
 
     def __torch_function__(
         self,
@@ -167,7 +189,7 @@ def _arguments(
 ) -> dict[str, object]:
     """What the factory is called with: `sizes` may be dropped, `explicit` may not.
 
-    With their defaults, if the network is of the registry: those might change.
+    Of a network in `MODELS` defaults are among them, so that a record stays true if they change.
     """
     signature = inspect.signature(factory)
     kinds = {parameter.name: parameter.kind for parameter in signature.parameters.values()}

@@ -1,18 +1,110 @@
 """Residual networks: the thin ones of depth 6n + 2 for CIFAR, and ResNet-18 and ResNet-50.
 
-He et al., "Deep Residual Learning for Image Recognition", CVPR 2016. Parameter counts in the
-docstrings are for 3 input channels and the default options.
+He et al., "Deep Residual Learning for Image Recognition", CVPR 2016.
 """
 
 from collections import OrderedDict
 from collections.abc import Sequence
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
+from torch.nn import functional
 
-from biprune.models.blocks import BasicBlock, Bottleneck, Shortcut, conv
-
+Shortcut = Literal["A", "B"]
 Stem = Literal["small", "imagenet"]
+
+
+def _conv(in_channels: int, out_channels: int, kernel_size: int, stride: int = 1) -> nn.Conv2d:
+    """A convolution without bias, whose output has ceil(size / stride) rows and columns."""
+    return nn.Conv2d(
+        in_channels, out_channels, kernel_size, stride, padding=kernel_size // 2, bias=False
+    )
+
+
+class PaddedShortcut(nn.Module):
+    """Option A: every `stride`-th pixel, with zero channels added on both sides.
+
+    It has no parameters. Of an odd number of new channels the extra one comes last.
+    """
+
+    def __init__(self, in_channels: int, out_channels: int, stride: int) -> None:
+        super().__init__()
+        self.stride = stride
+        self.before = (out_channels - in_channels) // 2
+        self.after = out_channels - in_channels - self.before
+
+    def forward(self, x: Tensor) -> Tensor:
+        """The subsampled, padded input."""
+        if torch.compiler.is_compiling():
+            # torch 2.13 compiles the gradient of the pool to code that writes past its memory.
+            x = x[:, :, :: self.stride, :: self.stride]
+        else:
+            # A pool of single pixels: the gradient of a slice would lie as NCHW whatever its input,
+            # and every kernel before the block would have to bring two layouts together.
+            x = functional.avg_pool2d(x, 1, self.stride)
+        return functional.pad(x, (0, 0, 0, 0, self.before, self.after))
+
+
+def _make_shortcut(kind: Shortcut, in_channels: int, out_channels: int, stride: int) -> nn.Module:
+    """The identity where shapes agree, else option A, or B: a 1x1 convolution and a norm."""
+    if stride == 1 and in_channels == out_channels:
+        return nn.Identity()
+    if kind == "A":
+        return PaddedShortcut(in_channels, out_channels, stride)
+    return nn.Sequential(
+        OrderedDict(
+            conv=_conv(in_channels, out_channels, 1, stride),
+            norm=nn.BatchNorm2d(out_channels),
+        )
+    )
+
+
+class BasicBlock(nn.Module):
+    """Two 3x3 convolutions beside a shortcut."""
+
+    expansion = 1
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
+        super().__init__()
+        self.conv1 = _conv(in_channels, channels, 3, stride)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = _conv(channels, channels, 3)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.shortcut = _make_shortcut(shortcut, in_channels, channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(residual + shortcut)."""
+        residual = functional.relu(self.norm1(self.conv1(x)))
+        residual = self.norm2(self.conv2(residual))
+        return functional.relu(residual + self.shortcut(x))
+
+
+class Bottleneck(nn.Module):
+    """1x1, 3x3 and 1x1 convolutions beside a shortcut; the output has 4 * `channels`.
+
+    The stride is on the 3x3 convolution, as in torchvision; the paper has it on the first 1x1.
+    """
+
+    expansion = 4
+
+    def __init__(self, in_channels: int, channels: int, stride: int, shortcut: Shortcut) -> None:
+        super().__init__()
+        out_channels = self.expansion * channels
+        self.conv1 = _conv(in_channels, channels, 1)
+        self.norm1 = nn.BatchNorm2d(channels)
+        self.conv2 = _conv(channels, channels, 3, stride)
+        self.norm2 = nn.BatchNorm2d(channels)
+        self.conv3 = _conv(channels, out_channels, 1)
+        self.norm3 = nn.BatchNorm2d(out_channels)
+        self.shortcut = _make_shortcut(shortcut, in_channels, out_channels, stride)
+
+    def forward(self, x: Tensor) -> Tensor:
+        """relu(residual + shortcut)."""
+        residual = functional.relu(self.norm1(self.conv1(x)))
+        residual = functional.relu(self.norm2(self.conv2(residual)))
+        residual = self.norm3(self.conv3(residual))
+        return functional.relu(residual + self.shortcut(x))
 
 
 class ResNet(nn.Module):
@@ -49,7 +141,7 @@ class ResNet(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (batch, num_classes)."""
+        """Logits of shape (batch, num_classes)."""
         x = self.stages(self.stem(x))
         return self.head(self.pool(x).flatten(1))
 
@@ -60,7 +152,7 @@ def _make_stem(kind: Stem, in_channels: int, width: int) -> nn.Sequential:
     kernel_size, stride = (3, 1) if kind == "small" else (7, 2)
     stem = nn.Sequential(
         OrderedDict(
-            conv=conv(in_channels, width, kernel_size, stride),
+            conv=_conv(in_channels, width, kernel_size, stride),
             norm=nn.BatchNorm2d(width),
             relu=nn.ReLU(),
         )
@@ -70,10 +162,20 @@ def _make_stem(kind: Stem, in_channels: int, width: int) -> nn.Sequential:
     return stem
 
 
-def _cifar_resnet(
-    depth: int, num_classes: int, in_channels: int, width: int, shortcut: Shortcut
+def cifar_resnet(
+    depth: int,
+    /,
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: int = 16,
+    shortcut: Shortcut = "A",
 ) -> ResNet:
-    """Return the net of three stages, Kaiming-normal (fan in) as in the BiP authors' code."""
+    """A net of three stages, Kaiming-normal (fan in) as in the BiP authors' code.
+
+    With 3 input channels and 10 classes depth 20 has 269,722 parameters (272,474 with shortcut
+    "B"), depth 32 has 464,154 and depth 56 has 853,018. GraSP's "ResNet-32" has width 32.
+    """
     if shortcut not in ("A", "B"):
         raise ValueError(f"`shortcut` must be 'A' or 'B', got {shortcut!r}.")
     model = ResNet(
@@ -85,62 +187,27 @@ def _cifar_resnet(
         shortcut=shortcut,
     )
     for module in model.modules():
-        # Without numbers to draw, torch would import its compiler to do nothing.
+        # On meta torch would import its compiler to draw nothing.
         if isinstance(module, nn.Conv2d | nn.Linear) and not module.weight.is_meta:
             nn.init.kaiming_normal_(module.weight)
     return model
 
 
-def resnet8(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, shortcut: Shortcut = "A"
+def imagenet_resnet(
+    block: type[BasicBlock] | type[Bottleneck],
+    num_blocks: Sequence[int],
+    /,
+    *,
+    num_classes: int = 10,
+    in_channels: int = 3,
+    width: int = 64,
+    stem: Stem = "small",
 ) -> ResNet:
-    """Return the smallest net of the family: one block a stage, 75,290 parameters."""
-    return _cifar_resnet(8, num_classes, in_channels, width, shortcut)
-
-
-def resnet20(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, shortcut: Shortcut = "A"
-) -> ResNet:
-    """Return ResNet-20: 269,722 parameters, 272,474 with shortcut "B"."""
-    return _cifar_resnet(20, num_classes, in_channels, width, shortcut)
-
-
-def resnet32(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, shortcut: Shortcut = "A"
-) -> ResNet:
-    """Return ResNet-32: 464,154 parameters. GraSP's "ResNet-32" has width 32."""
-    return _cifar_resnet(32, num_classes, in_channels, width, shortcut)
-
-
-def resnet56(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 16, shortcut: Shortcut = "A"
-) -> ResNet:
-    """Return ResNet-56: 853,018 parameters."""
-    return _cifar_resnet(56, num_classes, in_channels, width, shortcut)
-
-
-def resnet18(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 64, stem: Stem = "small"
-) -> ResNet:
-    """Return ResNet-18: 11,173,962 parameters; 11,689,512 for ImageNet with its stem."""
+    """A net of four stages, with a stem for small images or that of ImageNet."""
     return ResNet(
         _make_stem(stem, in_channels, width),
-        BasicBlock,
-        [2, 2, 2, 2],
-        width=width,
-        num_classes=num_classes,
-        shortcut="B",
-    )
-
-
-def resnet50(
-    *, num_classes: int = 10, in_channels: int = 3, width: int = 64, stem: Stem = "small"
-) -> ResNet:
-    """Return ResNet-50: 23,520,842 parameters; 25,557,032 for ImageNet with its stem."""
-    return ResNet(
-        _make_stem(stem, in_channels, width),
-        Bottleneck,
-        [3, 4, 6, 3],
+        block,
+        num_blocks,
         width=width,
         num_classes=num_classes,
         shortcut="B",

@@ -1,4 +1,4 @@
-"""VGG-16 with batch norm and one linear layer, the form pruning papers use.
+"""VGG-16 with batch norm and one linear layer, the form that pruning papers use.
 
 Simonyan and Zisserman, "Very Deep Convolutional Networks for Large-Scale Image Recognition",
 ICLR 2015 (configuration D). The three fully connected layers of the original are replaced by
@@ -45,12 +45,12 @@ class VGG(nn.Module):
         self.head = nn.Linear(in_channels, num_classes)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return logits of shape (batch, num_classes)."""
+        """Logits of shape (batch, num_classes)."""
         return self.head(self.pool(self.stages(x)).flatten(1))
 
 
 def vgg16(*, num_classes: int = 10, in_channels: int = 3, width: int = 64) -> VGG:
-    """Return VGG-16: 14,724,042 parameters for 10 classes and 3 input channels."""
+    """VGG-16: 14,724,042 parameters for 10 classes and 3 input channels."""
     return VGG(
         [2, 2, 3, 3, 3],
         [width, 2 * width, 4 * width, 8 * width, 8 * width],

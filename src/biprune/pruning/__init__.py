@@ -1,1 +1,1 @@
-"""The front: from what a user asks for to a ticket, in our loop or in theirs."""
+"""The front: `prune` runs our training loop, `attach` and `hold` work in the user's."""

@@ -1,4 +1,4 @@
-"""Pruning in a training loop of the user's: the optimizer proposes, the mask decides."""
+"""Prune in the user's own training loop: the optimizer proposes, the mask decides."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from biprune.core.masked import where_kept
 from biprune.core.masks import Masks
 from biprune.core.parameters import Patterns, unwrap
 from biprune.core.structure import Scope
-from biprune.methods import METHODS, get_method
+from biprune.methods import METHODS, get_method, meant
 from biprune.methods.attached import Rule
 from biprune.methods.moving import MovingMask
 from biprune.pruning.request import Request
@@ -42,45 +42,47 @@ def attach(
     example_input: Inputs | None = None,
     **settings: object,
 ) -> Pruner:
-    """Prune `model` while your own loop trains it by `optimizer`; the loop stays as it is.
+    """Prune `model` while your own loop trains it with `optimizer`; the loop needs no change.
 
-    After each step of the optimizer the pruned weights are +0.0 exactly and the mask has moved.
-    Accumulation, clipping, `GradScaler`, schedulers and `torch.compile` need nothing of you.
-
-    >>> import torch, biprune
-    >>> model = torch.nn.Linear(8, 2)
-    >>> optimizer = torch.optim.AdamW(model.parameters())
-    >>> pruner = biprune.attach(model, optimizer, sparsity=0.5, steps=10)
-    >>> for _ in range(10):
-    ...     model(torch.ones(4, 8)).square().sum().backward()
-    ...     optimizer.step()
-    ...     optimizer.zero_grad()
-    >>> pruner.masks.kept, int(torch.count_nonzero(model.weight))
-    (8, 8)
+    After each optimizer step the mask has moved and pruned weights are exactly +0.0. Gradient
+    accumulation, clipping, `GradScaler`, schedulers and `torch.compile` work as before.
 
     Args:
-        model: Any module; compiled or wrapped for data-parallel training, too.
-        optimizer: A `torch.optim.Optimizer` that holds the prunable weights, or a list of those
-            that do together (Muon and AdamW), in the order in which they step.
-        sparsity: The fraction of units to remove; n:m says it by itself.
-        steps: How many steps the optimizer will take. Over the first 60 % of them the sparsity
-            rises along a cubic curve. When they are over the mask is fixed, and further training
-            is fine-tuning.
-        method: "bip-plus", "gmp" or "movement"; or "bip", as published, at the full sparsity from
-            the start: there every second step moves the mask and leaves the weights alone.
-        structure: As in `prune`, with `scope`, `budget`, `round_to`, `include`, `exclude` and
+        model: Any module; it may be compiled or wrapped for data-parallel training.
+        optimizer: The `torch.optim.Optimizer` that holds the prunable weights. If several hold
+            them together (Muon and AdamW), a list in the order in which they step.
+        sparsity: The fraction of units to remove; leave it out for n:m.
+        steps: How many steps the optimizer will take. The sparsity rises over the first 60 % of
+            them. After the last one the mask is fixed, and further training fine-tunes.
+        method: "bip-plus", "gmp", "movement" or "bip", or a method object. "bip" starts at full
+            sparsity, and every second step moves only the mask.
+        structure: As in `prune`, like `scope`, `budget`, `round_to`, `include`, `exclude` and
             `allow_empty`.
-        example_input: What the model takes; needed for structure "group".
-        **settings: Those of the method: `ramp` and `initial_sparsity`, `kappa` of "bip-plus"; or
-            `score_lr`, `score_momentum` and `gamma`, of "bip".
+        example_input: What the model takes; required for structure "group".
+        **settings: Settings of the method, such as `ramp`, `initial_sparsity` and `kappa` for
+            "bip-plus", or `score_lr`, `score_momentum` and `gamma` for "bip".
 
     Returns:
-        The pruner, which the optimizer keeps alive until `detach`.
+        A pruner with the masks and the ticket. The optimizer keeps it alive until `detach`.
 
     Raises:
-        ValueError: The weights cannot be pruned in this way, or something is attached to them.
-        TypeError: The optimizer has no hooks around its step.
+        ValueError: The request does not fit the model, or a weight already has a pruner.
+        TypeError: The optimizer has no step hooks, or the method has no such setting.
+
+    Example:
+        >>> import torch, biprune
+        >>> model = torch.nn.Linear(8, 2)
+        >>> optimizer = torch.optim.AdamW(model.parameters())
+        >>> pruner = biprune.attach(model, optimizer, sparsity=0.5, steps=10)
+        >>> for _ in range(10):
+        ...     model(torch.ones(4, 8)).square().sum().backward()
+        ...     optimizer.step()
+        ...     optimizer.zero_grad()
+        >>> pruner.masks.kept, int(torch.count_nonzero(model.weight))
+        (8, 8)
     """
+    if not isinstance(model, nn.Module):
+        raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
     chosen = _moving(method, settings)
     request = Request(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty)
     _refuse_shards(model)
@@ -89,12 +91,7 @@ def attach(
     weights = target.weights(model)
     _refuse_unfit(model, weights)
     hooks = StepHooks(optimizer, weights)
-    if hooks.unheld:
-        raise ValueError(
-            f"The optimizer does not hold {hooks.unheld[0]!r}, nor {len(hooks.unheld) - 1} more of "
-            f"{len(weights)} prunable weights. Give those that do as a list, or leave the weights "
-            "out with `exclude`."
-        )
+    hooks.check_held()
     with torch.no_grad():
         rule = chosen.rule(model, target, chosen, steps)
     fields = {"left_out": left_out, "chosen": request.chosen, **input_fields(example_input)}
@@ -102,11 +99,10 @@ def attach(
 
 
 class Pruner:
-    """What `attach` returns: the mask that moves with every step of the optimizer.
+    """The moving mask of a model; `attach` returns it.
 
-    `masks` are those that the weights show now, `history` how they moved: a record for every
-    hundredth of the steps. Saving the model at any time saves an ordinary sparse one; to resume the
-    run save `state_dict()` beside the model's and the optimizer's.
+    Saving the model at any time saves an ordinary sparse model. To resume the run, also save
+    `state_dict()`, beside the state of the model and of the optimizer.
     """
 
     def __init__(
@@ -120,41 +116,47 @@ class Pruner:
 
     @property
     def masks(self) -> Masks:
-        """The mask that the weights show now."""
+        """The current masks."""
         return self._rule.masks
 
     @property
     def sparsity(self) -> float:
-        """The removed fraction of units now; on its way to the target while the ramp lasts."""
+        """The fraction of units that the current masks remove."""
         return self.masks.sparsity
 
     @property
+    def is_at_target(self) -> bool:
+        """Whether the ramp is over, so that there is a `ticket`."""
+        return self._rule.sparsity == self._rule.target.sparsity
+
+    @property
     def step(self) -> int:
-        """How many of the `steps` are taken; a step that was skipped for overflow is none."""
+        """How many of the `steps` are taken; steps skipped for overflow do not count."""
         return self._rule.step
 
     @property
     def history(self) -> list[Record]:
-        """Sparsity, overlap and flips of the mask in single steps, a hundred or so over the run."""
+        """About a hundred records: the mask's sparsity, and its overlap and flips in one step."""
         return self._rule.history
 
     @property
     def theta(self) -> dict[str, Tensor]:
-        """The weights beneath the mask by name, with what pruned ones would come back with."""
+        """The weights beneath the mask by name; pruned ones have the value to return with."""
         return self._rule.theta
 
     def ticket(self) -> Ticket:
-        """A copy of the model as it is, with its masks. Accuracy and cost are yours to know.
+        """Return a copy of the model with its masks; accuracy and cost are unknown.
 
         Raises:
-            ValueError: The ramp is not over, so that less is pruned than was asked for.
+            ValueError: The target sparsity has not been reached yet.
         """
         rule = self._rule
-        if rule.sparsity != rule.target.sparsity:
+        self._hooks.settle(rule)
+        if not self.is_at_target:
             raise ValueError(
                 f"The mask is at a sparsity of {rule.sparsity:.4g} on its way to "
                 f"{rule.target.sparsity:g}, after {rule.step} of {rule.steps} `steps`. Train on, "
-                "or attach with the steps that are taken; `masks` has the mask as it is."
+                "or attach with fewer `steps`. `masks` has the current mask."
             )
         check_masks(self.model, self.masks)
         return Ticket(
@@ -171,36 +173,48 @@ class Pruner:
         )
 
     def detach(self) -> None:
-        """Leave an ordinary sparse model and an ordinary optimizer; the masks stay known here."""
+        """Remove the hooks; this leaves an ordinary sparse model and an ordinary optimizer."""
+        self._hooks.settle(self._rule)
         self._hooks.remove()
 
     def state_dict(self) -> dict[str, Any]:
-        """theta, scores, mask and where the run is, for `torch.save`; tensors are not copied."""
+        """Return theta, scores, mask and position, for `torch.save`; tensors are not copied."""
+        self._hooks.settle(self._rule)
         return {**self._rule.state_dict(), "peaks": dict(self._hooks.peaks)}
 
     @torch.no_grad()
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`, bit for bit; the model's weights are written.
+        """Continue from a `state_dict`, bit for bit; this writes the model's weights.
 
-        Load the model and the optimizer as usual; in which order does not matter.
+        Load the states of the model and the optimizer too, in any order.
+
+        Raises:
+            ValueError: The state is of another method, run or model.
         """
         self._rule.load_state_dict(state)
         self._hooks.peaks = dict(state["peaks"])
 
 
 def hold(model: nn.Module, optimizer: Optimizers, masks: Masks) -> Holder:
-    """Keep what `masks` prune at +0.0 while you train on, by any optimizer.
+    """Keep pruned weights at +0.0 while you train on, with any optimizer.
 
-    Neither momentum nor decay nor the moments of Adam bring a pruned weight back. Parameters that
-    the masks do not name are left alone.
+    Without it, momentum, weight decay or Adam's moments would move pruned weights. Parameters
+    without a mask are left alone.
 
     Args:
-        model: The module that the masks are of; its pruned weights are set to 0 at once.
-        optimizer: As in `attach`; it need not hold all of the weights.
-        masks: Those of a ticket or a pruner.
+        model: The module that the masks belong to; its pruned weights are set to 0 at once.
+        optimizer: As in `attach`, but it may hold only some of the weights.
+        masks: The masks of a ticket or a pruner.
 
     Returns:
-        The holder, which the optimizer keeps alive until `detach`.
+        A holder. The optimizer keeps it alive until `detach`.
+
+    Raises:
+        ValueError: The masks do not fit the model, or the optimizer holds none of their weights.
+        TypeError: The optimizer has no step hooks.
+
+    Example:
+        `holder = biprune.hold(ticket.model, optimizer, ticket.masks)`, before your own loop.
     """
     _refuse_shards(model)
     weights = masks.weights_in(model)
@@ -212,7 +226,7 @@ def hold(model: nn.Module, optimizer: Optimizers, masks: Masks) -> Holder:
 
 
 class Holder:
-    """What `hold` returns: a mask that stays."""
+    """Keeps a fixed mask on a model; `hold` returns it."""
 
     def __init__(self, weights: Mapping[str, nn.Parameter], masks: Masks, hooks: StepHooks) -> None:
         self.masks = masks.to(next(iter(weights.values())).device)
@@ -221,23 +235,25 @@ class Holder:
         hooks.register(self)
 
     def apply_(self, model: nn.Module) -> None:
-        """Prune a copy of the model, such as a moving average of its weights, in place."""
+        """Prune a copy of the model in place, such as a moving average of its weights."""
         self.masks.apply_(model)
 
     def detach(self) -> None:
-        """Leave an ordinary optimizer; from then on it may move pruned weights."""
+        """Remove the hooks; from then on the optimizer may move pruned weights."""
+        self._hooks.settle(self)
         self._hooks.remove()
 
     def prepare(self, names: Iterable[str]) -> bool:
-        """Every step is the optimizer's."""
+        """Let the optimizer take every step; called by the hooks."""
         del names
         return True
 
     def restore(self) -> None:
-        """Nothing was prepared."""
+        """Prune again in the middle of a step; called by the hooks."""
+        self.after_step(self._weights, None)
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
-        """Called by the hooks."""
+        """Prune the weights that have moved; called by the hooks."""
         del stepped
         for name in names:
             weight = self._weights[name]
@@ -245,28 +261,27 @@ class Holder:
 
 
 def _moving(method: str | MovingMask, settings: Mapping[str, Any]) -> MovingMask:
-    """The method, with settings of its rule; its recipe is the user's optimizer here."""
-    moving = {n: each for n, each in METHODS.items() if issubclass(each, MovingMask)}
-    if isinstance(method, MovingMask):
-        return get_method(method, settings)  # pyright: ignore[reportReturnType]
-    check_choice("method", method, moving)
-    known = moving[method].rule_settings
-    if unknown := sorted(settings.keys() - set(known)):
-        raise TypeError(
-            f"`{method}` has no setting {unknown[0]!r} in a loop of your own. Its settings: "
-            f"{', '.join(known)}."
-        )
+    """Return the method; only its rule has settings here, training is the user's."""
+    if not isinstance(method, MovingMask):
+        moving = {n: each for n, each in METHODS.items() if issubclass(each, MovingMask)}
+        check_choice("method", method, moving)
+        known = moving[method].rule_settings
+        if unknown := sorted(settings.keys() - set(known)):
+            raise TypeError(
+                f"`{method}` has no setting {unknown[0]!r} in a loop of your own."
+                f"{meant(unknown[0], known)} Its settings: {', '.join(known)}."
+            )
     return get_method(method, settings)  # pyright: ignore[reportReturnType]
 
 
 def _refuse_shards(model: nn.Module) -> None:
-    """Of a sharded weight a process holds a part, and a mask is of the whole."""
+    """Raise a ValueError for sharded weights: a mask needs the whole weight in each process."""
     sharded = any(type(each).__name__ == "FullyShardedDataParallel" for each in model.modules())
     sharded |= any(type(p).__name__ == "DTensor" for p in model.parameters())
     if sharded:
         raise ValueError(
             "The model's weights are spread over processes (FSDP, DTensor), which is not supported "
-            "yet. Use DistributedDataParallel, where every process holds them whole."
+            "yet. Use DistributedDataParallel, where every process holds whole weights."
         )
 
 
@@ -279,6 +294,6 @@ def _refuse_unfit(model: nn.Module, weights: Mapping[str, nn.Parameter]) -> None
     sparse = [ids[id(m.weight)] for m in embeddings if m.sparse and id(m.weight) in ids]
     if sparse:
         raise ValueError(
-            f"The gradient of {sparse[0]!r} will be sparse, and sparse gradients cannot be pruned "
-            "by. Build the embedding with sparse=False, or leave it out with `exclude`."
+            f"The gradient of {sparse[0]!r} will be sparse, which pruning cannot use. Build the "
+            "embedding with sparse=False, or leave it out with `exclude`."
         )

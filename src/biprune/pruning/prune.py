@@ -1,9 +1,10 @@
-"""prune(): validate, copy, run the method, check what it promised, measure."""
+"""prune(): validate, copy, run the method, check the result, measure."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import nn
@@ -21,7 +22,7 @@ from biprune.training.batches import Batch, Loss
 from biprune.training.copying import copy_model
 from biprune.training.objectives import Distill, with_objectives
 from biprune.training.process import check_one_process
-from biprune.training.recipes import OptimizerName
+from biprune.training.recipes import SAID_BY_OPTIMIZER, OptimizerName
 from biprune.training.schedule import Shape
 from biprune.training.setup import (
     Evaluate,
@@ -72,7 +73,64 @@ def prune(
     progress: Progress | None = None,
     **settings: object,
 ) -> Ticket:
-    """Prune a copy of `model` to exactly what was asked for; the input is not changed.
+    """Prune a copy of `model` to exactly the requested sparsity; `model` is not changed.
+
+    Args:
+        model: Any module, or a `TrainResult`, whose earlier states a method may rewind to.
+        data: A Dataset, or any re-iterable of batches such as a DataLoader.
+        method: A name of `METHODS`, or an object such as `BiPPlus(ramp=0.8)`.
+        sparsity: The fraction of units to remove, in [0, 1).
+        structure: What a unit is: "weight", "filter", "channel", "group" (coupled filters, which
+            `Ticket.shrink` can remove completely), or n:m such as "2:4", which takes no `sparsity`.
+        scope: Whether units compete over the whole model ("global"), or each layer loses the same
+            fraction ("layer").
+        budget: For groups, instead of `sparsity`: the fraction to keep, as {"macs": 0.5} or
+            {"params": 0.3}.
+        round_to: For groups: keep a multiple of this many units.
+        attention: For groups: what a unit of attention is. "heads" are whole heads, "queries" the
+            query heads alone, "width" is one index within all heads.
+        streams: For groups: also prune residual streams; `Ticket.shrink` then returns a graph.
+        include: Shell-style patterns of the parameters to prune; all others stay dense.
+        exclude: Shell-style patterns of parameters that stay dense.
+        allow_empty: Whether a layer may lose all its units.
+        example_input: What the model takes, for finding groups; by default two samples of `data`.
+        epochs: The length of the run. It scales every setting of the method that counts epochs,
+            except those in `settings`.
+        steps: The length in optimizer steps, instead of `epochs`.
+        optimizer: "sgd", "adamw", or a function from parameter groups (weights; norms and biases)
+            to an optimizer. By default AdamW for transformers and SGD for other models.
+        lr_schedule: The name of a schedule, or a function from the finished fraction of the run to
+            a factor on the rate. By default the method's.
+        clip_grad: The largest gradient norm; by default 1 for AdamW, and none for SGD.
+        accumulate: How many batches make one gradient.
+        ema: The decay of a moving average of the weights, such as 0.999; the average is the result.
+        seed: The seed of all randomness.
+        loss: A function of (model, batch); by default the cross-entropy of `model(inputs)`.
+        upper_loss: The loss that the mask learns by, if it has its own batches: in "bip", and in
+            "bip-plus" with passes=2.
+        upper_data: The batches that the mask learns from, such as validation data.
+        distill: A teacher for both levels, or a `Distill` with its settings.
+        evaluate: A function of the model, called once at the end; by default the test accuracy on
+            a Dataset.
+        validate: A function of the model, called after every epoch; by default the validation
+            accuracy on a Dataset.
+        channels_last: Whether to use the channels_last memory format; by default only for models
+            of our registry.
+        device: Where to train; by default where the model is.
+        autocast: Whether to run in bfloat16 where that is safe.
+        compile: Whether to use `torch.compile`.
+        checkpoint: A folder for the state of the run. After an interruption the same call goes on
+            from there and ends with the same bits.
+        progress: A function called with an `Event` after every step, such as `print`.
+        **settings: Settings of the method.
+
+    Returns:
+        The pruned model with its masks and measurements.
+
+    Raises:
+        ValueError: The request cannot be met, or its parts contradict each other.
+        TypeError: An argument has the wrong type, or the method has no such setting.
+        FloatingPointError: The loss, a gradient or a weight became infinite or NaN.
 
     Example:
         >>> import biprune
@@ -81,61 +139,10 @@ def prune(
         >>> ticket = biprune.prune(model, data, sparsity=0.9, epochs=1)
         >>> ticket.masks.kept == round(0.1 * ticket.masks.total)
         True
-
-    Args:
-        model: A `TrainResult`, whose earlier states methods may rewind to, or any module.
-        data: A Dataset, or any re-iterable of batches such as a DataLoader.
-        method: A name of `METHODS`, or an object such as `BiPPlus(ramp=0.8)`.
-        sparsity: The fraction of units to remove, in [0, 1).
-        structure: What a unit is: "weight", "filter", "channel", "group" (coupled filters, all of
-            which `Ticket.shrink` can remove), or n:m such as "2:4", which takes no `sparsity`.
-        scope: Whether units compete over the whole model ("global") or each layer loses the same
-            fraction ("layer").
-        budget: For groups in place of `sparsity`: {"macs": 0.5} or {"params": 0.3}, the fraction
-            kept.
-        round_to: Groups keep multiples of so many units.
-        attention: What a unit of attention is: one of the "heads", one head of "queries", or with
-            "width" an index of all heads.
-        streams: Prune residual streams as well; what `Ticket.shrink` returns is then a graph.
-        include: Shell-style patterns of parameter names: prune these alone.
-        exclude: The same: leave these dense.
-        allow_empty: Let a layer lose all its units.
-        example_input: What the model takes, to find groups by; by default two samples of the data,
-            whose shape the ticket remembers.
-        epochs: Scales whatever the method counts in epochs, but for what `settings` fix.
-        steps: In place of `epochs`: optimizer steps in all.
-        optimizer: "sgd", "adamw", or a function that makes one of parameter groups (weights, and
-            norms with biases). By default AdamW for transformers and SGD for all else.
-        lr_schedule: A name, or a function of the finished fraction of the run; by default the
-            method's.
-        clip_grad: The largest norm of a gradient; by default 1 for AdamW.
-        accumulate: Batches that make one gradient together.
-        ema: The decay of a moving average of the weights, such as 0.999, which is then the result.
-        seed: Of everything that is drawn.
-        loss: A function of (model, batch); by default the cross-entropy of `model(inputs)`.
-        upper_loss: What the mask learns by, for methods whose mask has a batch of its own: `bip`,
-            and `bip-plus` with passes=2.
-        upper_data: The batches that it learns from, such as validation data.
-        distill: A teacher that both levels follow, or a `Distill` that says how.
-        evaluate: Called with the model once, at the end; a Dataset brings its test accuracy.
-        validate: Called with the model that trains after every epoch; a Dataset brings it too.
-        channels_last: Lay convolutions out for speed; by default for models of our registry.
-        device: Where to train; by default where the model is.
-        autocast: Run in bfloat16 where that is safe.
-        compile: Run through `torch.compile`.
-        checkpoint: A folder. The run can be stopped at any time, and the same call continues it
-            and ends with the same bits.
-        progress: Hears an `Event` of every step; `print` shows what is in one.
-        **settings: Those of the method.
-
-    Returns:
-        The pruned model with its masks and measurements.
-
-    Raises:
-        ValueError: What was asked for cannot be reached, or does not go together.
     """
     check_one_process("prune")
-    check_functions(evaluate=evaluate, upper_loss=upper_loss)
+    names = {"optimizer": optimizer, "lr_schedule": lr_schedule}
+    check_functions(names=names, evaluate=evaluate, upper_loss=upper_loss)
     request = Request(
         *(sparsity, structure, scope, budget, round_to, include, exclude, allow_empty),
         attention=attention,
@@ -162,7 +169,7 @@ def prune(
     setup = with_objectives(setup, chosen.steps_per_iteration, upper_loss, upper_data, distill)
     if steps is not None:
         if epochs is not None:
-            raise ValueError("`epochs` and `steps` say the same thing twice: give one of them.")
+            raise ValueError("`epochs` and `steps` both set the run's length: give one of them.")
         epochs, setup = setup.paced(steps, chosen.steps_per_iteration)
         chosen = chosen.scaled(epochs)
     start = _start(model, channels_last, device)
@@ -185,7 +192,7 @@ def prune(
             cost=outcome.cost,
             history=outcome.history,
             method=chosen.name,
-            settings=chosen.settings,
+            settings=_told(chosen, optimizer),
             sparsity=target.sparsity if outcome.sparsity is None else outcome.sparsity,
             seed=seed,
             data=setup.data,
@@ -207,6 +214,14 @@ def _module(model: nn.Module | TrainResult) -> nn.Module:
             f"{type(model).__name__}."
         )
     return module
+
+
+def _told(method: Method, optimizer: object) -> dict[str, Any]:
+    """The method's settings, without those that the user's own optimizer replaces."""
+    if not callable(optimizer):
+        return method.settings
+    kept = {name: value for name, value in method.settings.items() if name not in SAID_BY_OPTIMIZER}
+    return {**kept, "optimizer": getattr(optimizer, "__name__", type(optimizer).__name__)}
 
 
 def _start(

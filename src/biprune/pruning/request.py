@@ -1,4 +1,4 @@
-"""From what a user asks for to a target: how much, in which units, of which tensors."""
+"""From what a user asks for to a target: how much, in which units, in which tensors."""
 
 from __future__ import annotations
 
@@ -29,11 +29,9 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Request:
-    """What `prune` was asked for. Either `sparsity`, the removed fraction of units, or `budget`.
+    """What the user asked for; the fields are arguments of `prune`.
 
-    `budget` is {"macs": f} or {"params": f}, the fraction that may be kept, for structure "group";
-    `round_to` keeps the counts of its units at multiples, `attention` says what a unit of attention
-    is, and `streams` offers residual streams. n:m says itself how much is removed.
+    Exactly one of `sparsity` and `budget` is given, or neither for n:m.
     """
 
     sparsity: float | None
@@ -52,8 +50,8 @@ class Request:
         units = get_structure(self.structure, self.scope)
         if units.spans_tensors and self.allow_empty:
             raise ValueError(
-                "`allow_empty` is not for structure 'group': a layer without any filter cannot be "
-                "built."
+                "`allow_empty` does not work with structure 'group': a layer without any filter "
+                "cannot be built."
             )
         check_attention(self.attention)
         if self._of_groups and not units.spans_tensors:
@@ -61,13 +59,13 @@ class Request:
                 f"`{next(iter(self._of_groups))}` counts what can be removed from a model, which "
                 f'is known for structure="group" alone, got structure={self.structure!r}.'
             )
-        _ = self.removed  # what is wrong is said before anything runs
+        _ = self.removed  # raises on bad values before anything runs
 
     @property
     def _of_groups(self) -> dict[str, Any]:
-        """What was said about groups alone."""
+        """The options for groups that differ from their defaults."""
         said = {
-            "budget": None if self.budget is None else dict(self.budget),
+            "budget": dict(self.budget) if isinstance(self.budget, Mapping) else self.budget,
             "round_to": self.round_to,
             "attention": self.attention,
             "streams": self.streams,
@@ -77,7 +75,7 @@ class Request:
 
     @property
     def measure(self) -> Measure:
-        """What the removed fraction is of."""
+        """What `removed` is a fraction of."""
         if self.budget is None:
             return "units"
         given = list(self.budget) if isinstance(self.budget, Mapping) else []
@@ -90,7 +88,7 @@ class Request:
 
     @property
     def removed(self) -> float:
-        """The fraction to remove, of units or of what is measured."""
+        """The fraction to remove, of units or of what `measure` counts."""
         if self.budget is not None:
             return self._over_budget()
         units = get_structure(self.structure)
@@ -111,7 +109,7 @@ class Request:
         assert self.budget is not None
         measure, kept = self.measure, next(iter(self.budget.values()))
         if self.sparsity is not None:
-            raise ValueError("`sparsity` and `budget` say the same thing twice: give one of them.")
+            raise ValueError("`sparsity` and `budget` both say how much to prune: give one.")
         if not isinstance(kept, (int, float)) or not 0 < kept <= 1:
             raise ValueError(
                 f"`budget` must keep a fraction in (0, 1] of the {measure}, got {kept!r}."
@@ -120,7 +118,7 @@ class Request:
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """Which tensors were offered, and how much of them in other terms than a sparsity."""
+        """The options besides sparsity and structure, which a ticket remembers."""
         return {
             "include": self.include,
             "exclude": self.exclude,
@@ -134,9 +132,15 @@ class Request:
         example_input: Inputs | None,
         run: Callable[[], object] | None = None,
     ) -> Found:
-        """The target on `model`; groups are found by running it on `example_input`.
+        """Return the target on `model`, and what had to be left out.
 
-        Weights outside of known layers are found by `run`, which must run `model`.
+        Args:
+            model: The model to prune.
+            example_input: What the model takes; groups are found by running it on this.
+            run: Runs `model`, to find prunable weights outside of known layers.
+
+        Raises:
+            ValueError: The target cannot be reached on `model`.
         """
         refuse_meta(model)
         units = get_structure(self.structure, self.scope)
@@ -165,7 +169,7 @@ class Request:
         try:
             with evaluation_mode(model):
                 used = product_weights(model, run)
-        except Exception:  # the training that follows meets it again and says what is wrong
+        except Exception:  # training will raise it again and say what is wrong
             return {}
         return {name: used[name] for name in unknown if name in used}
 
@@ -176,7 +180,7 @@ class Request:
 
         if example_input is None:
             raise ValueError(
-                "To find what is coupled, the model must be run: pass `example_input`, the tensor "
+                "To find coupled filters, the model must be run: pass `example_input`, the tensor "
                 "or the tuple of tensors that the model takes, with two samples or more."
             )
         return group_structure(
@@ -194,7 +198,7 @@ class Request:
     def _undivided(
         self, model: nn.Module, structure: Structure, found: Mapping[str, tuple[int, ...]]
     ) -> dict[str, str]:
-        """The weights that stay dense because n:m does not divide them."""
+        """The weights that stay dense because n:m does not divide them, with the reason."""
         if structure.block is None:
             return {}
         chosen = {"include": self.include, "exclude": self.exclude}
@@ -207,13 +211,13 @@ class Request:
 
 
 def tell_if_little(target: Target, model: nn.Module) -> None:
-    """Say it before the run if most of the model's weights are not offered to it."""
+    """Log a warning if less than half of the model's weights are prunable."""
     offered = sum(weight.numel() for weight in target.weights(model).values())
     total = num_weights(model)
     if offered < total / 2:
         logger.warning(
-            "Only %s of the model's %s weights are prunable by %s: a sparsity of %g is of these. "
-            "`include` names others.",
+            "Only %s of the model's %s weights are prunable by %s, and the sparsity of %g counts "
+            "only these. Name others with `include`.",
             f"{offered:,}",
             f"{total:,}",
             target.structure.name,
@@ -222,7 +226,7 @@ def tell_if_little(target: Target, model: nn.Module) -> None:
 
 
 def _left_out(left_out: Mapping[str, str]) -> str:
-    """What could not be offered, by reason, as a sentence to add."""
+    """Return a sentence on what was left out and why, or nothing."""
     by_reason: dict[str, list[str]] = {}
     for name, reason in left_out.items():
         by_reason.setdefault(reason, []).append(name)
@@ -234,14 +238,14 @@ def _left_out(left_out: Mapping[str, str]) -> str:
 
 
 class Found(NamedTuple):
-    """A target, and what had to be left out of it, with the reasons."""
+    """A target, and the weights that were left out of it, with the reasons."""
 
     target: Target
     left_out: dict[str, str]
 
 
 def trial_run(model: nn.Module, setup: Setup) -> Callable[[], Tensor]:
-    """The loss of the first batch, as a call; no generator of the caller's moves."""
+    """Return a function that computes the first batch's loss, with the caller's RNG untouched."""
 
     def run() -> Tensor:
         with forked_rng(setup.batches):
@@ -252,9 +256,9 @@ def trial_run(model: nn.Module, setup: Setup) -> Callable[[], Tensor]:
 
 
 def example_of(data: Dataset | Iterable[Batch], model: nn.Module) -> Tensor | None:
-    """Two inputs of the model from its data, on its device; None if they are not a tensor.
+    """Return two of the model's inputs from `data`, on its device; None if they are not a tensor.
 
-    Of a batch that is a tuple the first element is taken.
+    The input is the batch itself, or the first element of a tuple or list.
     """
     if isinstance(data, Dataset):
         side = data.image_size

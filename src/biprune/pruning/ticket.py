@@ -1,4 +1,4 @@
-"""Ticket: a pruned model with its measurements. Saves and loads without pickle."""
+"""Ticket: a pruned model with its measurements, saved and loaded without pickle."""
 
 from __future__ import annotations
 
@@ -40,8 +40,8 @@ from biprune.training.setup import Record
 if TYPE_CHECKING:
     from biprune.runtime.onnx import OnnxCheck
 
-LARGEST_INPUT = 1 << 22  # numbers of one sample that is drawn because a file says so
-# Fields of a ticket that its file holds as they are, and what it holds besides.
+LARGEST_INPUT = 1 << 22  # most numbers in a sample that a file may ask to draw
+# The fields of a ticket that its file holds unchanged, and then all that the file holds.
 PLAIN_FIELDS = {
     "accuracy": (int, float, NoneType),
     "history": list,
@@ -71,15 +71,17 @@ TICKET_FIELDS = {
 
 @dataclass(repr=False)
 class Ticket:
-    """What `prune` returns.
+    """A pruned model with its masks and measurements; `prune` returns it.
 
-    `model` is an ordinary module in eval mode whose pruned weights are exactly zero. `accuracy` is
-    on test, in percent (or what `evaluate` returned), read once; None if nothing could be measured.
-    `settings` are the method's, `data` says how the dataset was loaded, `chosen` which tensors were
-    offered to it (`include`, `exclude`, `allow_empty`); `left_out` are layers that could not be
-    pruned by the structure, with the reason. `input_shape` is that of one sample, if known and if
-    the model takes one tensor of floating-point numbers, of `input_dtype`.
-    `rounds` are the tickets that an iterative method passed on its way to this one.
+    Attributes:
+        model: An ordinary module in eval mode; its pruned weights are exactly zero.
+        accuracy: What `evaluate` returned, or the test accuracy in percent; None if unknown.
+        history: One record per epoch, or about a hundred per run with `attach`.
+        data: How the dataset was loaded.
+        chosen: Further options of the request, such as `include` and `exclude`.
+        input_shape: The shape of one sample, if the model takes a single floating-point tensor.
+        left_out: Weights that the structure could not prune, with the reason.
+        rounds: The tickets of an iterative method's earlier rounds.
     """
 
     model: nn.Module
@@ -100,7 +102,7 @@ class Ticket:
     rounds: list[Ticket] = field(default_factory=list, repr=False)
 
     def __repr__(self) -> str:
-        """Method, and how much of what is pruned: a sparsity may be one of a small part."""
+        """Name the method, and how many of how many weights are pruned."""
         masks, whole = self.masks, num_weights(self.model)
         offered = sum(mask.numel() for mask in masks.values())
         accuracy = "" if self.accuracy is None else f", accuracy {self.accuracy:.2f}"
@@ -110,7 +112,11 @@ class Ticket:
         )
 
     def example_input(self, batch: int = 1) -> Tensor:
-        """A batch of normal draws, the same each time, of the shape that the model takes."""
+        """Draw `batch` samples from a normal distribution, the same ones each time.
+
+        Raises:
+            ValueError: The ticket does not know the shape of a sample, or it is very large.
+        """
         if self.input_shape is None:
             raise ValueError(
                 "The ticket does not know what its model takes, or it is not a single tensor of "
@@ -118,18 +124,22 @@ class Ticket:
             )
         if math.prod(self.input_shape) > LARGEST_INPUT:
             raise ValueError(
-                f"The ticket says that its model takes samples of {self.input_shape}, more than "
-                f"are drawn unasked: pass `example_input`, or `--input-shape`, if that is right."
+                f"The ticket says that its model takes samples of {self.input_shape}, which is too "
+                "large to draw without being asked. If it is right, pass `example_input`, or "
+                "`--input-shape` on the command line."
             )
         generator = torch.Generator().manual_seed(self.seed)
         inputs = torch.randn(batch, *self.input_shape, generator=generator)
         return inputs.to(device_of(self.model), getattr(torch, self.input_dtype))
 
     def shrink(self, example_input: Inputs | None = None) -> nn.Module:
-        """A physically smaller module that gives the same outputs, with its `certificate`.
+        """Return a physically smaller module with the same outputs, and its `certificate`.
 
-        All units of structure "group" are removed; of others what can go without changing the
-        function, and `certificate` says how much. A ValueError names the layer if outputs differ.
+        With structure "group", all pruned units are removed. With others, whatever can go without
+        changing the outputs is removed; the certificate says how much.
+
+        Raises:
+            ValueError: The outputs differ; the message names the layer.
         """
         from biprune.structured.grouping import Coupling
         from biprune.structured.shrink import shrink
@@ -141,9 +151,10 @@ class Ticket:
         return shrink(model, found, inputs)
 
     def to_semi_structured(self) -> nn.Module:
-        """The model of a 2:4 ticket with the weights that GPUs multiply compressed.
+        """Compress the weights of a 2:4 ticket's model for the sparse kernels of NVIDIA GPUs.
 
-        On an NVIDIA GPU of compute capability 8.0 or more; elsewhere a ValueError says so.
+        Raises:
+            ValueError: The ticket is not 2:4, or the GPU has a compute capability below 8.0.
         """
         return to_semi_structured(self.model, self.masks)
 
@@ -156,7 +167,10 @@ class Ticket:
     ) -> OnnxCheck:
         """Write the model as ONNX and check it in onnxruntime (extra `onnx`).
 
-        The small model if `shrink`, which is so by default for structure "group".
+        Args:
+            path: The file to write.
+            example_input: What the model takes; by default `self.example_input(2)`.
+            shrink: Whether to export the small model; by default only for structure "group".
         """
         from biprune.runtime.onnx import export_onnx
 
@@ -166,10 +180,10 @@ class Ticket:
         return export_onnx(self.shrink(inputs) if shrink else unwrap(self.model), path, inputs)
 
     def save(self, folder: Path | str) -> Path:
-        """Write the ticket into `folder` as safetensors and JSON, its rounds with it.
+        """Write the ticket and its rounds into `folder`, as safetensors and JSON.
 
-        Pruned weights take no room: only the mask's bits and the kept values are written. What
-        modules keep besides tensors (`get_extra_state`) is not.
+        A pruned weight takes one bit. Module state that is not a tensor (`get_extra_state`) is not
+        written.
         """
         metadata, tensors = self._packed()
         return write_artifact(folder, "ticket", metadata, tensors)
@@ -197,9 +211,15 @@ class Ticket:
 
 
 def load_ticket(folder: Path | str, model: nn.Module | None = None) -> Ticket:
-    """Read a ticket back, its weights and masks bit for bit.
+    """Read a ticket back; weights and masks are bit for bit as saved.
 
-    Models of our registry are rebuilt; for any other pass `model`, of which a copy is filled.
+    Args:
+        folder: Where `Ticket.save` wrote it.
+        model: A model of the same class, of which a copy is filled. Models of our registry are
+            rebuilt without it.
+
+    Raises:
+        ValueError: The folder holds no ticket, it is damaged, or it does not fit the model.
     """
     metadata, tensors = read_artifact(folder, "ticket")
     return _unpacked(metadata, tensors, folder, model)
@@ -231,7 +251,7 @@ def _unpacked(
 
 
 def input_fields(example_input: Inputs | None) -> dict[str, Any]:
-    """What a ticket remembers of the input, as fields of it."""
+    """Return the fields in which a ticket remembers its model's input."""
     if isinstance(example_input, Tensor) and example_input.is_floating_point():
         shape, dtype = list(example_input.shape[1:]), str(example_input.dtype)
         return {"input_shape": shape, "input_dtype": dtype.removeprefix("torch.")}
@@ -239,7 +259,7 @@ def input_fields(example_input: Inputs | None) -> dict[str, Any]:
 
 
 def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
-    """Refuse metadata that no ticket has, before anything is made of it."""
+    """Raise a ValueError for metadata that no ticket can have, before it is used."""
     if not isinstance(metadata, Mapping):
         raise ValueError(
             f"{str(folder)!r} is damaged: one of its rounds is {reprlib.repr(metadata)}."
@@ -259,7 +279,7 @@ def check_ticket(metadata: Mapping[str, Any], folder: Path | str) -> None:
 def saved_masks(
     metadata: Mapping[str, Any], tensors: Mapping[str, Tensor], folder: Path | str
 ) -> Masks:
-    """The masks of a ticket saved in `folder`, in the order of its model."""
+    """Return the masks of a ticket saved in `folder`, in the order of its model."""
     check_ticket(metadata, folder)
     groups, scope, layers = metadata["groups"], metadata["scope"], metadata["layers"]
     with whole(folder):
@@ -271,7 +291,7 @@ def saved_masks(
 
 @torch.no_grad()
 def check_masks(model: nn.Module, masks: Masks) -> None:
-    """Make sure that every pruned weight of `model` is zero."""
+    """Raise a ValueError unless every pruned weight of `model` is zero."""
     parameters = parameter_names(model)
     for name, mask in masks.items():
         if name not in parameters or parameters[name].shape != mask.shape:

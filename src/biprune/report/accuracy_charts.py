@@ -18,6 +18,7 @@ from biprune.report.theme import (
     chart_of,
     layered,
     sparsity_menu,
+    tooltip,
 )
 from biprune.report.wording import percent_of, points, spread
 
@@ -26,6 +27,10 @@ _COSTS: dict[Cost, str] = {
     "seconds": "seconds of a run",
     "passes": "backward passes of a run",
 }
+_CELL = tooltip(
+    *("method:N", "sparsity:N", "mean:N", "runs:Q", "values:N", "to dense:N", "bound:N"),
+    *("passes:Q", "seconds:Q"),
+)
 _DOTS = [2, 3]
 _LOWEST, _HIGHEST = 34, 60  # pixels for each method's row of tickets
 
@@ -52,7 +57,7 @@ def accuracy_by_sparsity(comparison: Comparison) -> alt.LayerChart | None:
     drawn = base.encode(y=_accuracy_axis(), opacity=methods.opacity())
     line = drawn.mark_line(strokeWidth=2).encode(strokeDash=methods.dash)
     marks = drawn.mark_point(filled=True, size=80).encode(
-        shape=methods.shape, tooltip=_cell_tooltip(), description="words:N"
+        shape=methods.shape, tooltip=_CELL, description="words:N"
     )
     return layered(
         *_dense_layers(comparison.dense),
@@ -83,14 +88,14 @@ def accuracy_by_cost(comparison: Comparison, cost: Cost) -> alt.LayerChart | Non
     )
     bars = base.mark_rule(strokeWidth=2).encode(y=_accuracy_axis("low"), y2="high:Q")
     marks = base.mark_point(filled=True, size=110).encode(
-        y=_accuracy_axis(), shape=methods.shape, tooltip=_cell_tooltip(), description="words:N"
+        y=_accuracy_axis(), shape=methods.shape, tooltip=_CELL, description="words:N"
     )
     layers = [*_dense_layers(comparison.dense), bars, marks.add_params(methods.shown)]
     return layered(*layers).add_params(chosen)
 
 
 def sparsest_tickets(comparison: Comparison) -> alt.LayerChart | None:
-    """A row for each method: hollow where its mean wins, filled where its confidence bound wins.
+    """A row for each method: a hollow mark where its mean wins, a filled one where its bound does.
 
     Returns:
         None if the dense accuracy is unknown or no run has finished.
@@ -121,7 +126,7 @@ def sparsest_tickets(comparison: Comparison) -> alt.LayerChart | None:
 
 
 def in_words(label: str, sparsity: float, accuracy: float) -> str:
-    """A point as a screen reader says it."""
+    """A point as a screen reader should say it."""
     return f"{label} at {percent_of(sparsity)}: {accuracy:.2f} %"
 
 
@@ -198,11 +203,11 @@ def _dense_layers(dense: Sample | None) -> list[alt.Chart]:
     if dense is None:
         return []
     base = chart_of([{"method": "dense", **_accuracy_fields(dense), "runs": dense.n}])
-    tooltip = ["method:N", alt.Tooltip("mean:N", title="accuracy (%)"), "runs:Q"]
+    shown = tooltip("method:N", "mean:N", "runs:Q")
     note = base.mark_text(style="note", align="right", dx=-4, dy=-7, text="dense")
     return [
         base.mark_rect(style="dense-band").encode(y=_accuracy_axis("low"), y2="high:Q"),
-        base.mark_rule(style="dense", strokeWidth=1.5).encode(y=_accuracy_axis(), tooltip=tooltip),
+        base.mark_rule(style="dense", strokeWidth=1.5).encode(y=_accuracy_axis(), tooltip=shown),
         note.encode(y=_accuracy_axis(), x=alt.value("width")),
     ]
 
@@ -213,21 +218,16 @@ def _published_layers(
     """Hollow shapes on a dotted line for each method and source; dense is a line across."""
     rows = [_published_row(point) for point in paper if point.method != "dense"]
     dense = [_published_row(point) for point in paper if point.method == "dense"]
-    tooltip = [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("sparsity:N"),
-        alt.Tooltip("mean:N", title="accuracy (%)"),
-        alt.Tooltip("source:N"),
-    ]
+    shown = tooltip("method:N", "sparsity:N", "mean:N", "source:N")
     rule = chart_of(dense).mark_rule(style="dense", strokeDash=_DOTS)
     base = chart_of(rows).encode(
         x=x, y=_accuracy_axis(), color=methods.color, opacity=methods.opacity()
     )
     line = base.mark_line(strokeWidth=1.5, strokeDash=_DOTS).encode(detail="source:N")
     marks = base.mark_point(filled=False, size=90, strokeWidth=2).encode(
-        shape=methods.shape, tooltip=tooltip, description="words:N"
+        shape=methods.shape, tooltip=shown, description="words:N"
     )
-    layers = [rule.encode(y=_accuracy_axis(), tooltip=tooltip)] if dense else []
+    layers = [rule.encode(y=_accuracy_axis(), tooltip=shown)] if dense else []
     return [*layers, line, marks] if rows else layers
 
 
@@ -239,28 +239,8 @@ def _ticket_layer(marks: alt.Chart, comparison: Comparison, x: alt.X, y: alt.Y) 
         color=methods.color.legend(None),
         shape=methods.shape.legend(None),
         description="words:N",
-        tooltip=[
-            alt.Tooltip("method:N"),
-            alt.Tooltip("sparsity:N"),
-            alt.Tooltip("rule:N"),
-            alt.Tooltip("mean:N", title="accuracy (%)"),
-            alt.Tooltip("bound:N", title="95 % bound of the difference"),
-        ],
+        tooltip=tooltip("method:N", "sparsity:N", "rule:N", "mean:N", "bound:N"),
     )
-
-
-def _cell_tooltip() -> list[alt.Tooltip]:
-    return [
-        alt.Tooltip("method:N"),
-        alt.Tooltip("sparsity:N"),
-        alt.Tooltip("mean:N", title="accuracy (%)"),
-        alt.Tooltip("runs:Q"),
-        alt.Tooltip("values:N", title="each run (%)"),
-        alt.Tooltip("to dense:N", title="mean - dense"),
-        alt.Tooltip("bound:N", title="95 % bound of that"),
-        alt.Tooltip("passes:Q", format=",.0f", title="backward passes"),
-        alt.Tooltip("seconds:Q", format=",.1f"),
-    ]
 
 
 def _sparsity_axis(sparsities: Sequence[float]) -> alt.X:
@@ -286,7 +266,7 @@ def _accuracy_axis(field: str = "accuracy") -> alt.Y:
 
 
 def _cost_scale(costs: Sequence[float]) -> alt.Scale:
-    """Logarithmic where the most expensive cell would press the others together."""
+    """Logarithmic where one expensive cell would otherwise squeeze the others together."""
     if min(costs) > 0 and max(costs) > 5 * min(costs):
         return alt.Scale(type="log", nice=False, padding=24)
     return alt.Scale(zero=False, nice=False, padding=24)

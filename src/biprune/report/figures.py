@@ -24,7 +24,7 @@ _TICKETS = (
     "Hollow: at least as accurate as dense, on average. Filled: the 95 % lower confidence bound of "
     "the difference, paired by seed, is at least 0. The grey line spans the sparsities tried."
 )
-_OVERLAP = "At 1 the mask did not change. A method whose mask never changes has no line."
+_OVERLAP = "At 1 the mask has not changed. Methods whose mask never changes have no line."
 _COST = f"{_SEEDS} Training the dense network is not counted."
 _LAYERS = "Percent removed, averaged over the seeds."
 

@@ -11,7 +11,15 @@ import altair as alt
 
 from biprune.experiments.record import RunRecord
 from biprune.report.results import Cell, Comparison
-from biprune.report.theme import MethodEncodings, Row, chart_at, chart_of, layered, sparsity_menu
+from biprune.report.theme import (
+    MethodEncodings,
+    Row,
+    chart_at,
+    chart_of,
+    layered,
+    sparsity_menu,
+    tooltip,
+)
 from biprune.report.wording import percent_of
 
 Measure = Literal["loss", "accuracy", "iou"]
@@ -45,18 +53,12 @@ def by_epoch(comparison: Comparison, measure: Measure) -> alt.LayerChart | None:
     centre = base.encode(y=_measure_axis(measure))
     line = centre.mark_line(strokeWidth=2)
     line = line.encode(strokeDash=methods.dash, opacity=methods.opacity())
-    # The points that are not drawn still have a tooltip.
+    # Points between the marks are invisible, but have a tooltip.
     visible = alt.when(methods.shown & alt.datum["marked"])
     marks = centre.mark_point(filled=True, size=60).encode(
         shape=methods.shape,
         opacity=visible.then(alt.value(1)).otherwise(alt.value(0)),
-        tooltip=[
-            alt.Tooltip("method:N"),
-            alt.Tooltip("sparsity:N"),
-            alt.Tooltip("epoch:Q"),
-            alt.Tooltip(f"{measure}:Q", title=_TITLES[measure], format=".4~f"),
-            alt.Tooltip("runs:Q"),
-        ],
+        tooltip=tooltip("method:N", "sparsity:N", "epoch:Q", f"{measure}:Q", "runs:Q"),
     )
     return layered(band, line, marks.add_params(methods.shown)).add_params(chosen)
 
@@ -107,7 +109,7 @@ def layers_by_epoch(comparison: Comparison) -> alt.Chart | None:
 
 
 def moving_cell(comparison: Comparison) -> Cell | None:
-    """The sparsest cell whose first run has a moving mask, of the first method with such a cell."""
+    """Of the first method whose mask moves, the sparsest cell; None if no mask moves."""
     for row in comparison.grid().values():
         for cell in reversed(list(row.values())):
             if cell and any(map(_has_moved, _trained_epochs(cell.runs[0]))):
@@ -179,11 +181,7 @@ def _heat(base: alt.Chart, x: alt.X, rows: Sequence[Row], column: str) -> alt.Ch
         x=x,
         y=_layer_axis(rows),
         color=alt.Color("removed:Q", scale=alt.Scale(scheme="viridis", zero=False), legend=legend),
-        tooltip=[
-            alt.Tooltip("layer:N"),
-            alt.Tooltip(column),
-            alt.Tooltip("removed:Q", title="removed (%)", format=".2f"),
-        ],
+        tooltip=tooltip("layer:N", column, "removed:Q"),
     )
 
 

@@ -131,7 +131,7 @@ def _holes(lines: Iterable[HoleLine]) -> str:
 
 
 def details_html(comparison: Comparison) -> str:
-    """A folded table of all runs, with their settings and versions below it, each set once."""
+    """A folded table of all runs; settings and versions that they share stand below it once."""
     runs = [*comparison.dense_runs, *comparison.runs]
     pruned = method_labels([run.spec for run in comparison.runs])
     labels = {run.key: pruned.get(run.key, "dense") for run in runs}

@@ -1,4 +1,4 @@
-"""Comparisons as values: the cells and holes that tables, charts and sentences read."""
+"""Comparisons as values: the cells and holes that tables, charts and sentences are made of."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ BUDGET_TOLERANCE = 0.02
 class Cell:
     """The finished runs of one method at one sparsity, one for each seed.
 
-    `budget_ratio` divides their mean backward passes by the median over all methods at that
-    sparsity. It is None where the median is 0.
+    `budget_ratio` is their mean number of backward passes, divided by the median over all methods
+    at that sparsity. It is None where the median is 0.
     """
 
     label: str
@@ -49,7 +49,7 @@ class Cell:
 
     @property
     def has_other_budget(self) -> bool:
-        """Whether its budget is too far from its column's for a fair comparison."""
+        """Whether it took too many or too few passes to be compared fairly with its column."""
         if self.budget_ratio is None:
             return False
         return abs(self.budget_ratio - 1) > BUDGET_TOLERANCE + ROUNDING
@@ -75,7 +75,7 @@ class Sparsest:
 
     @property
     def wins(self) -> bool:
-        """Whether there is a winning ticket by either rule."""
+        """Whether any ticket wins, by either rule."""
         return self.by_mean is not None or self.by_bound is not None
 
 
@@ -99,7 +99,7 @@ class Comparison:
 
     @property
     def setting(self) -> RunSpec:
-        """The first run's spec; all fields but method, sparsity and seed hold for every run."""
+        """The first run's spec; all runs share it but for method, settings, sparsity and seed."""
         return (self.runs or self.dense_runs)[0].spec
 
     @property
@@ -116,9 +116,10 @@ class Comparison:
         }
 
     def best_at(self, sparsity: float) -> list[Cell]:
-        """The cells at `sparsity` that no other one beats on the seeds that both have.
+        """The cells at `sparsity` that no other cell beats on the seeds that both have.
 
-        Usually there is one. Equal cells are all best, and cells without common seeds never are.
+        Usually there is one. Equal cells are all best. Where two cells have no seed in common,
+        neither is.
         """
         column = [cell for cell in self.cells if cell.sparsity == sparsity]
         return [cell for cell in column if all(_is_as_good(cell, other) for other in column)]

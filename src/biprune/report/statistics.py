@@ -24,7 +24,7 @@ ROUNDING = 1e-9  # equal counts of right answers must not lose by the last bit o
 
 @dataclass(frozen=True)
 class Sample:
-    """Accuracies in percent by seed; at least one."""
+    """Accuracies in percent, by seed; there is at least one."""
 
     by_seed: Mapping[int, float]
 
@@ -62,7 +62,7 @@ class Difference:
 class Verdict:
     """Whether a ticket wins by each rule; None where that cannot be known.
 
-    `mean` is the mean difference to dense and `bound` its lower confidence bound, both in
+    `mean` is the mean difference from dense and `bound` its lower confidence bound, both in
     percentage points.
     """
 
@@ -73,7 +73,7 @@ class Verdict:
 
 
 def difference(sample: Sample, other: Sample) -> Difference | None:
-    """`sample` minus `other`, paired by seed; None if they share no seed.
+    """The mean of `sample` minus `other`, paired by seed; None if they share no seed.
 
     >>> paired = difference(Sample({0: 90.0, 1: 92.0}), Sample({0: 89.0, 1: 90.0, 2: 50.0}))
     >>> paired.mean, paired.error, paired.n  # of +1 and +2
@@ -113,7 +113,7 @@ def lower_bound(paired: Difference) -> float | None:
 
 
 def t_quantile(probability: float, degrees: int) -> float:
-    """The value that a Student variable stays below with `probability`, at least 0.5.
+    """A quantile of Student's distribution: a variable stays below it with `probability` >= 0.5.
 
     For whole degrees of freedom the distribution is a finite sum in the angle whose tangent is
     t / sqrt(degrees) (Abramowitz and Stegun, 26.7.3 and 26.7.4). Bisecting that angle inverts it.

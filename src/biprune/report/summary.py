@@ -17,7 +17,6 @@ from biprune.report.statistics import Sample, judge
 from biprune.report.wording import COMPARED, method_labels, natural_order, setting_titles
 
 NO_RECORD = "no record"
-_METHODS = list(METHODS)
 _STRUCTURES = list(UNITS)
 
 Place = tuple[str, float]  # the label and sparsity of a cell
@@ -29,8 +28,8 @@ def summarise(
     """Group records into comparisons, one for each setting; their order does not matter.
 
     Args:
-        records: Dense runs belong to every comparison that starts from them. Of two records of
-            one run, the finished one counts.
+        records: Finished and failed runs. A dense run belongs to every comparison that starts from
+            it. If one run has two records, the finished one counts.
         paper: Published numbers; each joins the comparison with its model, data and structure.
 
     Returns:
@@ -65,7 +64,7 @@ def failure(run: RunRecord) -> str | None:
 
 
 def _setting_key(spec: RunSpec) -> str:
-    """Equal for the runs of one comparison; of dense specs, for the runs of one recipe."""
+    """The same for all runs of a comparison, and for all dense runs of a recipe."""
     return json.dumps(spec.model_dump(mode="json", exclude=COMPARED), sort_keys=True)
 
 
@@ -85,7 +84,8 @@ def _compare(
 ) -> Comparison:
     label_of = method_labels([run.spec for run in runs])
     methods = {label_of[run.key]: run.spec.method for run in runs}
-    labels = sorted(methods, key=lambda name: (_METHODS.index(methods[name]), natural_order(name)))
+    order = list(METHODS)  # with those that were added since
+    labels = sorted(methods, key=lambda name: (order.index(methods[name]), natural_order(name)))
     runs = sorted(runs, key=lambda r: (labels.index(label_of[r.key]), r.spec.sparsity, r.spec.seed))
     dense_runs = sorted(dense_runs, key=lambda run: (run.spec.method, run.spec.seed))
     by_place: defaultdict[Place, list[RunRecord]] = defaultdict(list)
@@ -109,7 +109,7 @@ def _compare(
 
 
 def _position(comparison: Comparison) -> tuple[object, ...]:
-    """Sorts by model, data and structure; patterns such as 2:4 come last, by n and m."""
+    """A sort key: model, data, structure; patterns such as 2:4 come last, by n and m."""
     spec = comparison.setting
     known = spec.structure in _STRUCTURES
     structure = _STRUCTURES.index(spec.structure) if known else len(_STRUCTURES)
@@ -143,7 +143,7 @@ def _holes(
     by_place: dict[Place, list[RunRecord]],
     dense_runs: Sequence[RunRecord],
 ) -> Iterator[Hole]:
-    """Failed runs, and the runs that a method's own sparsities x seeds lack."""
+    """Failed runs, and those missing from the grid of a method's own sparsities and seeds."""
     for run in dense_runs:
         if error := failure(run):
             yield Hole("dense", 0.0, run.spec.seed, error)

@@ -1,4 +1,4 @@
-"""What the tables of a report say, whatever they are written in."""
+"""The tables of a report, before they are written as HTML, Markdown or LaTeX."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from biprune.report.wording import dense_text, percent_of, points, spread
 OTHER_BUDGET, INCOMPLETE, UNCLEAR = "†", "‡", "?"
 NOTES = {
     "*": "at least as accurate as dense, on average over its seeds (the paper's winning ticket)",
-    "**": "the 95 % lower confidence bound of the difference, paired by seed, is at least 0",
+    "**": "so is the lower 95 % confidence bound of the difference, paired by seed",
     OTHER_BUDGET: "more than 2 % off the column's median of backward passes: not a fair comparison",
     INCOMPLETE: "some of its runs are missing or failed; see the holes",
-    UNCLEAR: "a difference within one standard error of 0, or of a single seed",
+    UNCLEAR: "no clear difference: smaller than its standard error, or from a single seed",
 }
 
 
@@ -24,8 +24,8 @@ NOTES = {
 class Entry:
     """One entry of a table.
 
-    `n` is the number of runs behind it and `error` says which runs are missing. An entry without
-    text is a hole.
+    `n` is the number of runs behind it, `error` says which runs are missing. An entry without text
+    is a hole.
     """
 
     text: str = ""
@@ -53,7 +53,7 @@ class Table:
 
 
 def all_tables(comparison: Comparison) -> list[Table]:
-    """The tables of a report: none where there are only dense runs."""
+    """Every table of a comparison; none if there are only dense runs."""
     if not comparison.runs:
         return []
     tables = [accuracy_table(comparison), difference_table(comparison), cost_table(comparison)]
@@ -61,10 +61,10 @@ def all_tables(comparison: Comparison) -> list[Table]:
 
 
 def accuracy_table(comparison: Comparison) -> Table:
-    """Mean test accuracy with the best of each sparsity marked, and published numbers below.
+    """Mean test accuracy, the best at each sparsity marked; published numbers stand below.
 
-    Cells may differ in their seeds, so the best one is found on shared seeds. Published numbers
-    do not compete, because they come from other training.
+    Cells may have different seeds, so the best is found on shared ones. Published numbers do not
+    compete, because they come from other training.
     """
     best = {(c.label, c.sparsity) for s in comparison.sparsities for c in comparison.best_at(s)}
 
@@ -83,7 +83,7 @@ def accuracy_table(comparison: Comparison) -> Table:
 def difference_table(comparison: Comparison) -> Table | None:
     """Each method's accuracy minus that of the first, paired by seed; None for a single method.
 
-    A seed decides the split and the initial weights for all methods, so much of the spread cancels.
+    A seed fixes the split and the initial weights for all methods, so much of the spread cancels.
     """
     if len(comparison.methods) < 2:
         return None
@@ -122,7 +122,7 @@ def _columns(comparison: Comparison) -> list[str]:
 
 
 def _rows(comparison: Comparison, entry: Callable[[Cell], Entry]) -> dict[str, list[Entry]]:
-    """A row of entries for each label, with marks for what holds in every table."""
+    """A row of entries for each label, with the marks that every table has."""
     errors: defaultdict[tuple[str, float], list[str]] = defaultdict(list)
     for hole in comparison.holes:
         errors[hole.label, hole.sparsity].append(f"seed {hole.seed}: {hole.error}")

@@ -1,4 +1,4 @@
-"""How charts look and respond: a style for every method, two themes, the legend and the menu.
+"""How charts look and react: a style for every method, two themes, the legend and the menu.
 
 The colours of the six methods most often drawn together stay apart under protanopia, deuteranopia
 and tritanopia (a distance of at least 12 in CIELAB). Shapes tell the other methods apart.
@@ -23,6 +23,7 @@ _BASE = {  # on white, on dark, shape
     "imp": ("#1f68ad", "#4c94db", "square"),
     "omp": ("#00875f", "#1db98c", "triangle-up"),
     "gmp": ("#cc9400", "#e8b22a", "diamond"),
+    "movement": ("#0e7fa8", "#52b9dd", "diamond"),
     "hydra": ("#b8558f", "#db8cbc", "triangle-down"),
     "grasp": ("#3b9ad6", "#86cbf5", "cross"),
     "snip": ("#7a5230", "#b98a5c", "triangle-right"),
@@ -34,7 +35,7 @@ _BASE = {  # on white, on dark, shape
     "random": ("#767676", "#a0a0a0", "cross"),
 }
 _OTHER = ("#555555", "#c0c0c0", "square")
-# A variant's shade and dash. A positive shade is darker on white and lighter on dark.
+# Of a variant: shade and dash. A positive shade is darker on white and lighter on dark.
 _VARIANTS = [
     (0.0, []),
     (0.4, [9, 3]),
@@ -163,11 +164,31 @@ class MethodEncodings:
         return alt.StrokeDash("method:N", scale=dashes)
 
     def opacity(self, shown: float = 1.0, hidden: float = 0.06) -> Any:
-        """Opacity of marks whose method the legend shows or hides."""
+        """The opacity of marks, depending on whether the legend shows their method."""
         return alt.when(self.shown).then(alt.value(shown)).otherwise(alt.value(hidden))
 
     def _scale(self, looks: Iterable[Any]) -> alt.Scale:
         return alt.Scale(domain=self._labels, range=list(looks))
+
+
+# What a field is called under the pointer, and how its numbers are written.
+_TOOLTIPS: dict[str, dict[str, Any]] = {
+    "mean:N": {"title": "accuracy (%)"},
+    "values:N": {"title": "each run (%)"},
+    "to dense:N": {"title": "mean - dense"},
+    "bound:N": {"title": "95 % bound of mean - dense"},
+    "passes:Q": {"title": "backward passes", "format": ",.0f"},
+    "seconds:Q": {"format": ",.1f"},
+    "loss:Q": {"title": "training loss", "format": ".4~f"},
+    "accuracy:Q": {"title": "validation accuracy (%)", "format": ".4~f"},
+    "iou:Q": {"title": "mask IoU with the previous epoch", "format": ".4~f"},
+    "removed:Q": {"title": "removed (%)", "format": ".2f"},
+}
+
+
+def tooltip(*fields: str) -> list[alt.Tooltip]:
+    """What a mark shows under the pointer."""
+    return [alt.Tooltip(field, **_TOOLTIPS.get(field, {})) for field in fields]
 
 
 def layered(*layers: alt.Chart, height: int = HEIGHT) -> alt.LayerChart:

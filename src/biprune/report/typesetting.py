@@ -1,4 +1,4 @@
-"""Tables in Markdown, for a README or an issue, in LaTeX, for a paper, and in csv, for programs."""
+"""Tables in Markdown for a README, in LaTeX for a paper, and cells in csv for programs."""
 
 from __future__ import annotations
 
@@ -14,39 +14,20 @@ from biprune.report.tables import INCOMPLETE, OTHER_BUDGET, UNCLEAR, Entry, Tabl
 from biprune.report.wording import hole_lines
 
 COLUMNS: tuple[str, ...] = (
-    "model",
-    "data",
-    "structure",
-    "comparison",
-    "method",
-    "label",
-    "sparsity",
-    "status",
-    "n",
-    "mean",
-    "std",
-    "values",
-    "dense_mean",
-    "dense_std",
-    "dense_n",
-    "wins_by_mean",
-    "wins_by_bound",
-    "bound",
-    "backward_passes",
-    "seconds",
-    "budget_ratio",
-    "seed",
-    "error",
+    *("model", "data", "structure", "comparison", "method", "label", "sparsity", "status"),
+    *("n", "mean", "std", "values", "dense_mean", "dense_std", "dense_n"),
+    *("wins_by_mean", "wins_by_bound", "bound", "backward_passes", "seconds", "budget_ratio"),
+    *("seed", "error"),
 )
 
 _FORMULA = ("=", "+", "-", "@", "\t", "\r", "\n")  # what a spreadsheet may begin one with
 
 
 def csv_table(comparisons: Iterable[Comparison]) -> str:
-    """A line for every cell, status "done", and for every missing run, status "hole".
+    """A line for every cell (status "done") and for every missing run (status "hole").
 
-    Sparsities are fractions, accuracies percent, `values` those of the runs in order of their
-    seeds, separated by spaces. What is unknown is empty.
+    Sparsities are fractions, accuracies percent. `values` are the accuracies of the runs in order
+    of their seeds, separated by spaces. What is unknown is left empty.
     """
     text = io.StringIO(newline="")
     writer = csv.DictWriter(text, COLUMNS, restval="", lineterminator="\n")
@@ -148,7 +129,7 @@ def markdown_tables(comparisons: Sequence[Comparison]) -> str:
 
 
 def latex_tables(comparisons: Sequence[Comparison]) -> str:
-    """The tables of every comparison, for booktabs; its holes stand below the first one."""
+    """The tables of every comparison, for booktabs; holes stand below the first table."""
     parts = ["% Needs \\usepackage{booktabs}."]
     for comparison in comparisons:
         remarks = [f"Hole: {line}" for line in hole_lines(comparison.holes)]

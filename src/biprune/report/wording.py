@@ -1,4 +1,4 @@
-"""Names and results in words: numbers as people read them, holes, and the outcome in sentences."""
+"""Names and results in words: labels, numbers as people read them, holes, and the outcome."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ Options = Mapping[str, Any]  # what differs from the defaults, by name
 
 COMPARED = {"method", "sparsity", "seed", "settings"}  # the fields that vary in a comparison
 _OPTIONS = {"model_options": "model", "data_options": "data", "dense": "dense"}
-# At equal passes, the epochs follow from the other settings.
+# At equal passes the epochs follow from the other settings, so labels leave them out.
 _EPOCHS = "epochs"
-# IMP stops at every smaller sparsity of its grid, so no two points of its curve share their stops.
+# IMP stops at each smaller sparsity of its grid, so every point of its curve has other stops.
 _STOPS = "stops"
 
 
@@ -55,7 +55,7 @@ def method_labels(specs: Sequence[RunSpec]) -> dict[str, str]:
 
 
 def setting_titles(specs: Sequence[RunSpec]) -> list[str]:
-    """A title for each setting; settings with the same model, data and structure say what differs.
+    """A title for each setting; those of the same model, data and structure say how they differ.
 
     Args:
         specs: One spec of each setting.
@@ -72,7 +72,7 @@ def setting_titles(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def natural_order(label: str) -> list[tuple[int, float, str]]:
-    """A key that sorts the numbers in labels by size, and a method before its variants.
+    """A sort key: numbers in labels by their size, a method before its variants.
 
     >>> sorted(["bip (gamma=10)", "bip (gamma=2)", "bip"], key=natural_order)
     ['bip', 'bip (gamma=2)', 'bip (gamma=10)']
@@ -82,7 +82,7 @@ def natural_order(label: str) -> list[tuple[int, float, str]]:
 
 
 def _distinguishing(specs: Sequence[RunSpec]) -> list[str]:
-    """The settings that variants of one method need in their labels."""
+    """The settings that labels must show to tell variants of one method apart."""
     settings = [spec.settings for spec in specs]
     names = [name for name in differing(settings) if name != _STOPS]
     others = [name for name in names if name != _EPOCHS]
@@ -97,7 +97,7 @@ def _distinguishing(specs: Sequence[RunSpec]) -> list[str]:
 
 
 def _flat(spec: RunSpec) -> dict[str, Any]:
-    """What differs from the defaults outside the compared fields, options of options included."""
+    """What differs from the defaults in the fields that all runs share, each option by itself."""
     given = spec.model_dump(mode="json", exclude_defaults=True, exclude=COMPARED)
     flat = {n: v for n, v in given.items() if n not in _OPTIONS}
     for field, prefix in _OPTIONS.items():
@@ -119,8 +119,8 @@ def _json(value: Any) -> str:
 
 MANY = 12  # labels that a sentence can list
 _TRAINED_LONGER = (
-    "Tickets that start from the dense networks have trained longer than those. Runs at a sparsity "
-    "of 0 would show what longer training gains by itself."
+    "Tickets that start from the dense networks have trained longer than these. Runs at a sparsity "
+    "of 0 would show how much is due to the longer training alone."
 )
 
 
@@ -261,7 +261,7 @@ def _best_of_the_sparsest(comparison: Comparison) -> str:
     where = f"At {percent_of(deepest)}, the sparsest tried"
     best = next(iter(comparison.best_at(deepest)), None)
     if best is None:
-        return f"{where}, no method beats all others on the seeds that they share."
+        return f"{where}, no method beats all others on the seeds they share."
     budget = ", on a different budget" if best.has_other_budget else ""
     return f"{where}, {best.label} is best: {_mean(best)}{budget}."
 

@@ -1,4 +1,4 @@
-"""What a model takes and how long it runs, measured, and the same in plain sentences."""
+"""How large a model is and how long it runs, measured, and the same in plain sentences."""
 
 from __future__ import annotations
 
@@ -11,11 +11,10 @@ from statistics import geometric_mean
 from typing import Literal
 
 import torch
-from safetensors.torch import save
 from torch import Tensor, nn
 
 from biprune.core.parameters import parameter_names, unwrap
-from biprune.files.artifact import pack
+from biprune.files.artifact import pack, to_bytes
 from biprune.runtime.onnx import require_onnx
 from biprune.structured.calls import Inputs
 from biprune.structured.macs import total_macs
@@ -29,11 +28,17 @@ def interleaved(
     warm_up: int = 1,
     lead_in: float = 0.0,
 ) -> dict[str, list[float]]:
-    """Seconds of each candidate in each of the `rounds`, after some to warm up.
+    """Seconds of each candidate in each of the `rounds`.
 
     Every candidate runs once a round, so that a slow minute of the machine hits them all, and each
-    round starts with another. Most run behind the same one all the same, and pay for what it left
-    in the caches: calls for `lead_in` seconds, right before the one that is timed, take that away.
+    round starts with another.
+
+    Args:
+        candidates: What to time, by name.
+        rounds: How often each is timed.
+        warm_up: Rounds before these, which do not count.
+        lead_in: Seconds for which each candidate is called right before it is timed. Otherwise most
+            would pay for what the candidate before them left in the caches.
     """
     seconds: dict[str, list[float]] = {name: [] for name in candidates}
     names = list(candidates)
@@ -57,7 +62,7 @@ def medians(seconds: Mapping[str, Sequence[float]]) -> dict[str, float]:
 
 
 def ratio(seconds: Mapping[str, Sequence[float]], name: str, base: str) -> float:
-    """Median over the rounds of the ratio within a round, which a slow minute cannot move."""
+    """The median over rounds of the ratio within a round, which a slow minute does not change."""
     pairs = zip(seconds[name], seconds[base], strict=True)
     return statistics.median(own / other for own, other in pairs)
 
@@ -66,8 +71,8 @@ def ratio(seconds: Mapping[str, Sequence[float]], name: str, base: str) -> float
 class Footprint:
     """Sizes of one variant; `macs` is None where they cannot be counted.
 
-    `bytes` are those of an ONNX file, or of the state as safetensors: without the zeros, as a saved
-    ticket has it, where that is smaller.
+    `bytes` is the size of an ONNX file, or of the state as safetensors: as it is, or without its
+    zeros as a saved ticket has it, whichever is smaller.
     """
 
     parameters: int
@@ -110,11 +115,11 @@ def _bytes(model: nn.Module) -> int:
     state = only_tensors(model.state_dict())
     zeros = {name: p.detach() != 0 for name, p in parameter_names(model).items()}
     masks = {name: kept for name, kept in zeros.items() if name in state and not kept.all()}
-    return min(_saved(state), _saved(pack(state, masks)))
+    return min(len(to_bytes(state)), len(to_bytes(pack(state, masks))))
 
 
 def _sparse_bytes(model: nn.Module) -> int:
-    """The state with sparse rows in three parts: where they start, columns, values."""
+    """The state, with each sparse tensor in three parts: starts of rows, columns, values."""
     tensors: dict[str, Tensor] = {}
     for name, tensor in only_tensors(model.state_dict()).items():
         if tensor.layout == torch.strided:
@@ -122,13 +127,7 @@ def _sparse_bytes(model: nn.Module) -> int:
         else:
             parts = tensor.crow_indices(), tensor.col_indices(), tensor.values()
             tensors |= {f"{name}.{number}": part for number, part in enumerate(parts)}
-    return _saved(tensors)
-
-
-def _saved(tensors: Mapping[str, Tensor]) -> int:
-    # Clones, since safetensors refuses tensors that share memory.
-    owned = {name: tensor.detach().cpu().contiguous().clone() for name, tensor in tensors.items()}
-    return len(save(owned))
+    return len(to_bytes(tensors))
 
 
 def _values(parameter: Tensor) -> Tensor:
@@ -140,9 +139,10 @@ NOTICEABLE = 1.1  # a speed-up below this is not worth a file of its own
 
 @dataclass(frozen=True)
 class Latency:
-    """Milliseconds of one forward, and how many times as fast as the first variant that is.
+    """Milliseconds of one forward: the median, and what nine of ten forwards stay below.
 
-    `speedup` is the median of the ratio within a round.
+    `speedup` says how many times as fast as the first variant it is: the median of the ratios
+    within a round.
     """
 
     median: float
@@ -167,7 +167,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Profile:
-    """What `profile` measured, the first row being what the others are compared with."""
+    """What `profile` measured; the others are compared with the first row."""
 
     rows: list[Row]
     threads: int
@@ -175,9 +175,9 @@ class Profile:
 
     @property
     def verdict(self) -> str:
-        """What the figures come to, also when nothing was gained.
+        """What the figures come to, in words, also when nothing was gained.
 
-        What another runtime gains is told apart from what pruning gains.
+        What another runtime gains is kept apart from what pruning gains.
         """
         base, *others = self.rows
         if not others:
@@ -201,7 +201,7 @@ def _is_masked(row: Row, base: Row) -> bool:
 
 def _of_zeros(row: Row, base: Row) -> str:
     speed = _speed(row.speedups, base)
-    if _is_noticeable(row):  # no cause beside a number that speaks against it
+    if _is_noticeable(row):  # the figure contradicts the usual explanation
         return f"The zeros of {row.name} are in dense tensors, and it is {speed}."
     return (
         "Masked weights are zeros in dense tensors: no kernel here skips them, and "
@@ -218,7 +218,7 @@ def _of_fastest(rows: Sequence[Row], base: Row) -> str:
 
 
 def _of_runtime(rows: Sequence[Row], base: Row) -> list[str]:
-    """What the runtime gives by itself, if the dense model is there, and what pruning adds."""
+    """What the runtime gains by itself, if its dense model was measured, and what pruning adds."""
     first, *others = rows
     if first.size.nonzero < first.size.parameters:
         return [f"The variant {row.name} is {_speed(row.speedups, base)}." for row in rows]
@@ -231,7 +231,7 @@ def _of_runtime(rows: Sequence[Row], base: Row) -> list[str]:
 
 
 def _is_noticeable(row: Row) -> bool:
-    """Whether some batch is faster by more than one would overlook."""
+    """Whether the speed-up at some batch size is worth mentioning."""
     return max(row.speedups.values()) >= NOTICEABLE
 
 

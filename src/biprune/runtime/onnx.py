@@ -1,4 +1,4 @@
-"""ONNX files: exported, compared with the model before they are there, and run by onnxruntime."""
+"""ONNX files: exported, compared with the model before they are kept, and run by onnxruntime."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def has_onnx() -> bool:
 
 
 def require_onnx() -> None:
-    """Say how to get the extra if it is not there."""
+    """Raise a ModuleNotFoundError that says how to install the extra if it is missing."""
     missing = [package for package in PACKAGES if find_spec(package) is None]
     if missing:
         raise ModuleNotFoundError(
@@ -55,14 +55,14 @@ def require_onnx() -> None:
 
 
 class OnnxModel:
-    """An ONNX file run by onnxruntime on the CPU; called like the module that it came from."""
+    """An ONNX file, run by onnxruntime on the CPU and called like the module it came from."""
 
     def __init__(self, path: Path | str, threads: int | None = None) -> None:
         require_onnx()
         import onnxruntime
 
         options = onnxruntime.SessionOptions()
-        options.log_severity_level = 3  # errors: its warnings are about its own optimizer
+        options.log_severity_level = 3  # errors only: its warnings are about its own optimizer
         # Idle threads that spin would slow down whatever runs next, such as torch.
         options.add_session_config_entry("session.intra_op.allow_spinning", "0")
         options.intra_op_num_threads = torch.get_num_threads() if threads is None else threads
@@ -86,8 +86,8 @@ LIMIT = 2_000_000_000  # bytes; a protobuf cannot be longer than 2 GiB
 class OnnxCheck:
     """What was written, and how far onnxruntime is from PyTorch.
 
-    `error` is the largest difference over all `batches`, in parts of the largest number in its
-    output.
+    `error` is the largest difference over all `batches`, as a fraction of the largest number in
+    the output it is in.
     """
 
     path: Path
@@ -108,13 +108,24 @@ def export_onnx(
 ) -> OnnxCheck:
     """Write `model` in eval mode as one ONNX file, weights inside, for batches of any size.
 
-    The file passes ONNX's own checker and is run by onnxruntime on random inputs like
-    `example_input` at batch 1, 2 and 7; if an output is further than `tolerance` from PyTorch's,
-    a ValueError gives the figures and nothing is written. Inputs and outputs are called "input" and
-    "output", with a number where there are several; inputs given by name keep it. Of a nest of
-    outputs the file has the tensors, but for caches.
-    `opset` defaults to the exporter's. The model is as before afterwards. Needs the extra:
-    pip install 'biprune[onnx]'.
+    The file is checked before it is kept, by ONNX's own checker, and by running it at batch 1, 2
+    and 7 on random inputs like `example_input`. Inputs and outputs are called "input" and "output",
+    with a number where there are several; inputs given by name keep it. Of nested outputs the file
+    has the tensors, without caches. `model` is left as it was.
+
+    Args:
+        model: Any module.
+        path: The file to write.
+        example_input: What the model takes.
+        opset: The version of ONNX's operators; by default the exporter's.
+        tolerance: How far an output may be from PyTorch's, as a fraction of its largest number.
+
+    Returns:
+        What was written, and how close it is.
+
+    Raises:
+        ValueError: The model cannot be exported, or an output is too far off; nothing is written.
+        ModuleNotFoundError: The extra is missing: pip install 'biprune[onnx]'.
     """
     require_onnx()
     import onnx
@@ -125,39 +136,35 @@ def export_onnx(
     size = sum(tensor.nbytes for tensor in only_tensors(model.state_dict()).values())
     if size > LIMIT:
         raise ValueError(
-            f"The model's weights take {size / 1e9:.1f} GB, and one ONNX file holds at most 2 GB. "
+            f"The model's weights take {size / 1e9:.1f} GB, and an ONNX file holds at most 2 GB. "
             "Use `torch.onnx.export(..., external_data=True)`, which writes several."
         )
     with evaluation_mode(model), forked_rng(()), replaced(path) as temporary:
         samples = [_sample(called, inputs, size) for size in BATCHES]
-        proto = _exported(called, inputs, len(samples[0].outputs), opset)
+        proto = _exported(called, inputs, len(samples[0][1]), opset)
         temporary.write_bytes(proto.SerializeToString())
         onnx.checker.check_model(str(temporary), full_check=True)
         written = OnnxModel(temporary)
-        found = [output for sample in samples for output in written(*sample.inputs)]
-        error = difference([output for sample in samples for output in sample.outputs], found)
+        found = [output for batch, _ in samples for output in written(*batch)]
+        error = difference([output for _, wanted in samples for output in wanted], found)
         if not error <= tolerance:
             raise ValueError(
                 f"The ONNX file does not compute what the model does: its outputs differ by "
                 f"{error:.2g} of the largest, and `tolerance` is {tolerance:.2g}. Nothing was "
                 "written."
             )
-    size, version = Path(path).stat().st_size, _opset(proto)
+    size = Path(path).stat().st_size
+    version = next(each.version for each in proto.opset_import if not each.domain)
     return OnnxCheck(Path(path), size, version, BATCHES, error, tolerance)
 
 
-@dataclass(frozen=True)
-class _Sample:
-    """A random batch, and what the model makes of it."""
-
-    inputs: tuple[Tensor, ...]
-    outputs: list[Tensor]
-
-
-def _sample(model: ByPosition, inputs: tuple[Tensor, ...], size: int) -> _Sample:
+def _sample(
+    model: ByPosition, inputs: tuple[Tensor, ...], size: int
+) -> tuple[tuple[Tensor, ...], list[Tensor]]:
+    """A batch of `size` random samples, and what the model makes of it."""
     batch = random_inputs(inputs, size, seed=size)
     try:
-        return _Sample(batch, [output.cpu() for output in outputs(model, batch, seed=0)])
+        return batch, [output.cpu() for output in outputs(model, batch, seed=0)]
     except RuntimeError as error:
         raise ValueError(
             f"The model does not run on a batch of {size} like `example_input`: {error}"
@@ -167,15 +174,15 @@ def _sample(model: ByPosition, inputs: tuple[Tensor, ...], size: int) -> _Sample
 def _exported(
     called: ByPosition, inputs: tuple[Tensor, ...], num_outputs: int, opset: int | None
 ) -> ModelProto:
-    """The graph with its weights, batch size left open, not a word about where it came from."""
-    # Two samples: the exporter takes a size of one for a constant.
+    """The graph with its weights, for any batch size, without notes of where it came from."""
+    # Two samples, since the exporter takes a size of one for a constant.
     example = random_inputs(inputs, 2, seed=0)
     batch = torch.export.Dim("batch")
     shapes = tuple({0: batch} if holds_samples else None for holds_samples in batched(inputs))
     with torch.no_grad():
         is_plain = not called.names and isinstance(called.returned(*example), Tensor)
-    # The exporter writes attention out as products, and checks views of the result by its strides:
-    # those of the kernel that does it that way, and not of a fused one.
+    # The exporter writes attention as products, and checks views of the result by its strides. So
+    # it must see the strides of the kernel that computes products, not of a fused one.
     try:
         with _quiet(), sdpa_kernel(SDPBackend.MATH):
             program = torch.onnx.export(
@@ -204,12 +211,8 @@ def _exported(
     return proto
 
 
-def _opset(proto: ModelProto) -> int:
-    return next(each.version for each in proto.opset_import if not each.domain)
-
-
 def _clear_notes(message: Message) -> None:
-    """Take the notes out of a message and of all that it holds."""
+    """Remove the notes from a message and from all that it holds."""
     for note in {"metadata_props", "doc_string"} & {*message.DESCRIPTOR.fields_by_name}:
         message.ClearField(note)
     for field, value in message.ListFields():
@@ -224,7 +227,7 @@ def _numbered(name: str, count: int) -> list[str]:
 
 @contextmanager
 def _quiet() -> Iterator[None]:
-    """Without what the exporter logs, warns of and prints, which is about its own insides."""
+    """Silence what the exporter logs, warns of and prints, which is about its own internals."""
     level = logging.root.manager.disable
     logging.disable(logging.WARNING)
     nowhere = io.StringIO()

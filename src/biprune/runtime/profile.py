@@ -1,4 +1,4 @@
-"""Variants of a model side by side: what each takes, and how long each runs."""
+"""Variants of a model side by side: how large each is, and how fast it runs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from biprune.training.batches import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 WARM_UP = 3
-LEAD_IN = 2e-3  # behind a variant of another runtime the first calls are slower by up to a half
+LEAD_IN = 2e-3  # after a variant of another runtime the first calls take up to half as long again
 
 
 def profile(
@@ -34,13 +34,31 @@ def profile(
     rounds: int = 20,
     seed: int = 0,
 ) -> Profile:
-    """Measure variants of one model: modules, and ONNX files by their path.
+    """Measure the sizes and the latency of variants of one model.
 
-    Latency is that of a forward on random inputs like `example_input`, in eval and inference mode,
-    on the device of the modules. Variants take turns, so that a busy minute hits all of them, each
-    with forwards for two milliseconds, or one, before the one that is timed; `rounds` count after
-    three to warm up. `threads` are those of torch and onnxruntime, by default as torch is set;
-    torch's setting and the models are as before afterwards.
+    Latency is that of a forward on random inputs, in eval and inference mode, on the device of the
+    modules. Variants take turns, so that a busy minute hits all of them. Each runs for two
+    milliseconds, at least once, before the forward that is timed. The models and torch's number of
+    threads are left as they were.
+
+    Args:
+        variants: Modules, and ONNX files by their path. The others are compared with the first.
+        example_input: What the model takes; inputs are drawn like it.
+        batches: Batch sizes.
+        threads: Of torch and onnxruntime; by default those that torch is set to.
+        rounds: Timed forwards of each variant, after three to warm up.
+        seed: Of the inputs.
+
+    Returns:
+        A row for each variant, and a verdict in words.
+
+    Raises:
+        ValueError: There is nothing to measure.
+
+    Example:
+        >>> result = profile({"dense": nn.Linear(4, 2)}, torch.zeros(1, 4), batches=[1], rounds=1)
+        >>> result.rows[0].size.parameters
+        10
     """
     check_whole("rounds", rounds, at_least=1)
     for batch in batches:
@@ -54,7 +72,10 @@ def profile(
     with _num_threads(threads) as used, ExitStack() as modes:
         for module in modules:
             modes.enter_context(evaluation_mode(module))
-        runners = {name: _runner(variant, used) for name, variant in variants.items()}
+        runners = {
+            name: variant if isinstance(variant, nn.Module) else OnnxModel(variant, used)
+            for name, variant in variants.items()
+        }
         timed = {batch: _latencies(runners, inputs, batch, rounds, seed) for batch in batches}
         rows = [
             Row(
@@ -66,10 +87,6 @@ def profile(
             for name, variant in variants.items()
         ]
     return Profile(rows, used, rounds)
-
-
-def _runner(variant: nn.Module | Path, threads: int) -> Callable[..., object]:
-    return variant if isinstance(variant, nn.Module) else OnnxModel(variant, threads)
 
 
 @torch.inference_mode()
@@ -114,23 +131,27 @@ def _num_threads(threads: int | None) -> Iterator[int]:
         torch.set_num_threads(before)
 
 
-Variants = dict[str, nn.Module | Path]
-
-
 def ticket_variants(
     model: nn.Module,
     masks: Masks,
     small: nn.Module | None,
     example_input: Inputs,
     folder: Path,
-) -> tuple[Variants, list[str]]:
-    """Variants of the masked `model` by name, the dense one first, and what is to be said of them.
+) -> tuple[dict[str, nn.Module | Path], list[str]]:
+    """Variants of a pruned model, for `profile`.
 
-    `small` is what `shrink` made of it, None if nothing could be removed. ONNX files of the dense
-    and of the smallest model are written into `folder` where the extra is installed.
+    Args:
+        model: The masked model.
+        masks: Its masks.
+        small: What `shrink` made of it; None if nothing could be removed.
+        example_input: What the model takes.
+        folder: Where ONNX files of the dense and of the smallest model go, if the extra is there.
+
+    Returns:
+        The variants by name, the dense one first, and notes on what could not be measured.
     """
     dense = filled(model, masks)
-    variants: Variants = {"dense": dense, "masked": unwrap(model)}
+    variants: dict[str, nn.Module | Path] = {"dense": dense, "masked": unwrap(model)}
     notes: list[str] = []
     if small is not None:
         variants["small"] = small
@@ -158,9 +179,9 @@ def ticket_variants(
 
 @torch.no_grad()
 def filled(model: nn.Module, masks: Masks, seed: int = 0) -> nn.Module:
-    """A copy without zeros where `masks` prunes, in the spread of what is kept: for its speed only.
+    """A dense copy to time: random numbers where `masks` prune, spread as the kept weights are.
 
-    Some kernels take another time on zeros, so the masked model does not stand in for the dense.
+    Some kernels are faster or slower on zeros, so the masked model cannot stand in for the dense.
     """
     dense = copy.deepcopy(unwrap(model))
     parameters = parameter_names(dense)

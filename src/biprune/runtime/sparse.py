@@ -1,4 +1,4 @@
-"""Linear layers whose kernels skip zeros: compressed sparse rows, and 2:4 on GPUs."""
+"""Linear layers with kernels that skip zeros: compressed sparse rows, and 2:4 on GPUs."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ class CsrLinear(nn.Module):
         with warnings.catch_warnings():
             warnings.filterwarnings("ignore", "Sparse CSR tensor support is in beta")
             rows = dense.to_sparse_csr()
-            # Half the default's indices, and what the kernel takes without a conversion.
+            # 32 bits are half the default, and what the kernel takes without a conversion.
             weight = torch.sparse_csr_tensor(
                 rows.crow_indices().int(),
                 rows.col_indices().int(),
@@ -35,17 +35,17 @@ class CsrLinear(nn.Module):
         self.in_features, self.out_features = layer.in_features, layer.out_features
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """x W^T as (W x^T)^T: the transpose of a sparse tensor is refused in inference mode."""
+        """x W^T as (W x^T)^T, since inference mode refuses to transpose a sparse tensor."""
         columns = inputs.flatten(0, -2).t()
         outputs = (self.weight @ columns).t().unflatten(0, inputs.shape[:-1])
         return outputs if self.bias is None else outputs + self.bias
 
 
 def with_csr(model: nn.Module) -> nn.Module | None:
-    """A copy whose linear layers with zeros are sparse, or None if it has none.
+    """A copy in which linear layers with zeros are sparse, or None if there are none.
 
-    Convolutions stay dense, since torch has no sparse ones. So do the linear layers of attention
-    and of nn.TransformerEncoderLayer, which reads their weights past the layers.
+    Convolutions stay dense, since torch has no sparse ones. So do linear layers of attention and of
+    nn.TransformerEncoderLayer, which read the weights without calling the layers.
     """
     found = copy.deepcopy(model)
     replaced = 0
@@ -53,7 +53,7 @@ def with_csr(model: nn.Module) -> nn.Module | None:
         if isinstance(parent, nn.TransformerEncoderLayer):
             continue
         for name, layer in parent.named_children():
-            # Exactly this class: attention's own subclass is read past its forward as well.
+            # This very class: attention has a subclass, and reads its weight without calling it.
             if (
                 type(layer) is nn.Linear
                 and torch.count_nonzero(layer.weight) < layer.weight.numel()
@@ -71,10 +71,14 @@ def to_semi_structured(model: nn.Module, masks: Masks) -> nn.Module:
     """A copy of a 2:4 model whose pruned linear layers hold semi-structured weights.
 
     torch has such kernels for linear layers on NVIDIA GPUs of compute capability 8.0 and more, in
-    float16 and bfloat16, so convolutions stay dense tensors with zeros.
+    float16 and bfloat16. Convolutions stay dense tensors with zeros.
+
+    Raises:
+        ValueError: The masks are not 2:4, no linear layer is pruned, or the kernels do not work
+            with the model's device or type.
     """
     structure = masks.structure
-    if structure.name != "2:4":
+    if (structure.block, structure.sparsity) != (4, 0.5):
         raise ValueError(
             "Semi-structured weights are those of structure '2:4', got a ticket of structure "
             f"{structure.name!r}."
@@ -84,7 +88,9 @@ def to_semi_structured(model: nn.Module, masks: Masks) -> nn.Module:
     linear = {f"{name}.weight": m for name, m in small.named_modules() if isinstance(m, nn.Linear)}
     pruned = [module for name, module in linear.items() if name in masks]
     if not pruned:
-        raise ValueError("The ticket has no pruned linear layer, and torch has no other kernels.")
+        raise ValueError(
+            "The ticket has no pruned linear layer, and torch has kernels for no other."
+        )
     for module in pruned:
         if module.weight.dtype not in DTYPES:
             raise ValueError(
@@ -99,8 +105,8 @@ def to_semi_structured(model: nn.Module, masks: Masks) -> nn.Module:
 def _check_device(device: torch.device) -> None:
     if device.type != "cuda":
         raise ValueError(
-            "torch multiplies semi-structured weights on NVIDIA GPUs alone, and the model is on "
-            f"{device.type!r}. Move it there, or use the masked model as it is."
+            "torch multiplies semi-structured weights on NVIDIA GPUs only, and the model is on "
+            f"{device.type!r}. Move it to one, or use the masked model as it is."
         )
     if (found := torch.cuda.get_device_capability(device)) < CAPABILITY:
         raise ValueError(

@@ -1,15 +1,15 @@
 """Atoms, the indices that units are made of, and planes of them over tensors.
 
 An atom is one index along one dimension of one tensor of the model. Atoms that can only go together
-are tied (union-find); those that cannot go are frozen, with the reason. A tensor in the graph
-carries planes: a plane says for each element which atom it belongs to. An element is gone if one of
-its planes says so.
+are tied, by union-find. Those that cannot go are frozen, with the reason. A tensor in the graph
+carries planes, each of which says for every element which atom it belongs to. An element is gone
+if one of its planes says so.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
@@ -20,8 +20,8 @@ from torch import Tensor
 class Plane(NamedTuple):
     """The atom of every element of a tensor.
 
-    `labels` has the tensor's shape and stride 0 along dimensions that it does not vary in. With
-    `zero`, elements of units that are masked are exactly 0.
+    `labels` has the tensor's shape, and stride 0 along dimensions that it does not vary in. With
+    `zero`, elements of masked units are exactly 0.
     """
 
     labels: Tensor
@@ -39,7 +39,7 @@ class Carried:
 
 
 class Atoms:
-    """Sets of atoms that are merged as ties are found; the smallest atom stands for its set."""
+    """Sets of atoms, merged as ties are found; the smallest atom stands for its set."""
 
     def __init__(self) -> None:
         self._parent = torch.arange(0)
@@ -48,7 +48,7 @@ class Atoms:
         self.num_ties = 0
 
     def of(self, key: Hashable, count: int) -> Tensor:
-        """`count` atoms that go by `key`: the same ones whenever it is asked for."""
+        """The `count` atoms that go by `key`, made when they are first asked for."""
         if key not in self._made:
             start = len(self._parent)
             self._made[key] = start, count
@@ -57,7 +57,7 @@ class Atoms:
         return torch.arange(start, start + count)
 
     def keys_of(self, labels: Tensor) -> set[Hashable]:
-        """What the first and the last of these atoms go by."""
+        """The keys of the first and the last of these atoms."""
         stored = distinct(labels).reshape(-1)
         starts, keys = [start for start, _ in self._made.values()], list(self._made)
         return {keys[bisect_right(starts, int(stored[place])) - 1] for place in (0, -1)}
@@ -84,7 +84,7 @@ class Atoms:
             self._parent.scatter_reduce_(0, high[apart], low[apart], "amin")
 
     def freeze(self, labels: Tensor, reason: str) -> None:
-        """These atoms cannot go."""
+        """Say that these atoms cannot go."""
         self._frozen.append((distinct(labels).reshape(-1).clone(), reason))
 
     def thaw(self) -> None:
@@ -96,7 +96,7 @@ class Atoms:
         return self.find(torch.arange(len(self._parent)))
 
     def reasons(self) -> dict[int, str]:
-        """Why a set is frozen, by the atom that stands for it: the first reason found."""
+        """Why sets are frozen, by the atoms that stand for them: the first reason found."""
         found: dict[int, str] = {}
         for labels, reason in self._frozen:
             for root in self.find(labels).unique().tolist():
@@ -104,19 +104,23 @@ class Atoms:
         return found
 
     def settled(self, labels: Tensor) -> Tensor:
-        """Labels by what stands for them, with stride 0 where they do not vary."""
-        part = self.find(distinct(labels))
-        for dim, size in enumerate(part.shape):
-            if size > 1 and bool((part == part.narrow(dim, 0, 1)).all()):
-                part = part.narrow(dim, 0, 1)
-        return part.expand(labels.shape)
+        """The atoms that stand for labels, with stride 0 where they do not vary."""
+        return squeezed(self.find(distinct(labels))).expand(labels.shape)
 
     def collapse(self, labels: Tensor, dims: Sequence[int]) -> Tensor:
-        """Tie all that differs along these dimensions only; the settled labels."""
+        """Tie what differs along these dimensions; the settled labels."""
         part = distinct(labels)
         for dim in dims:
             self.tie(part, part.narrow(dim, 0, 1))
         return self.settled(labels)
+
+
+def squeezed(labels: Tensor) -> Tensor:
+    """Labels with one index along each dimension in which they do not vary."""
+    for dim, size in enumerate(labels.shape):
+        if size > 1 and bool((labels == labels.narrow(dim, 0, 1)).all()):
+            labels = labels.narrow(dim, 0, 1)
+    return labels
 
 
 def distinct(labels: Tensor) -> Tensor:
@@ -144,3 +148,26 @@ def spread(line: Tensor, dim: int, shape: Sequence[int]) -> Tensor:
     view = [1] * len(shape)
     view[dim] = len(line)
     return line.view(view).expand(*shape)
+
+
+def over(planes: Iterable[Plane], shape: Sequence[int]) -> tuple[Plane, ...]:
+    """Planes over another shape, which differs only in sizes that they do not vary in.
+
+    Raises:
+        ValueError: They do vary there.
+    """
+    found = []
+    for plane in planes:
+        part = distinct(plane.labels)
+        if list(part.shape) != [1 if p == 1 else s for p, s in zip(part.shape, shape, strict=True)]:
+            raise ValueError("labels vary along a dimension that changes")
+        found.append(Plane(part.expand(*shape), plane.zero))
+    return tuple(found)
+
+
+def dims_of(dims: int | Sequence[int] | None, ndim: int) -> tuple[int, ...]:
+    """Dimensions counted from the front; none given means all."""
+    if dims is None or (not isinstance(dims, int) and not len(dims)):
+        return tuple(range(ndim))
+    every = (dims,) if isinstance(dims, int) else dims
+    return tuple(dim % ndim for dim in every)

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, Literal, get_args
 
 import torch
@@ -22,26 +21,38 @@ Inputs = Tensor | tuple[Tensor, ...] | Mapping[str, Tensor]
 
 
 def check_attention(attention: object) -> None:
-    """Refuse a unit of attention that there is not."""
+    """Refuse what is not a unit of attention."""
     if attention not in get_args(Attention):
         allowed = ", ".join(map(repr, get_args(Attention)))
         raise ValueError(f"`attention` must be one of {allowed}, got {attention!r}.")
 
 
 def as_inputs(example_input: Inputs) -> tuple[Tensor, ...]:
-    """The arguments of a forward; the first must hold samples along its first dimension."""
+    """The arguments of a forward; the first must hold samples along its first dimension.
+
+    Raises:
+        ValueError: It does not, or the example is a mapping.
+    """
     if isinstance(example_input, Mapping):
         raise ValueError(
             "`example_input` must be a tensor or a tuple of them here, not a mapping of keyword "
             "arguments: pass the arguments in their order."
         )
     inputs = (example_input,) if isinstance(example_input, Tensor) else tuple(example_input)
-    if inputs and isinstance(inputs[0], Tensor) and inputs[0].ndim and len(inputs[0]):
-        return inputs
-    shapes = [tuple(i.shape) if isinstance(i, Tensor) else type(i).__name__ for i in inputs]
-    raise ValueError(
-        "`example_input` must be a batch of samples along the first dimension, or a tuple that "
-        f"begins with one, got {', '.join(map(str, shapes)) or 'an empty tuple'}."
+    if not (inputs and _holds_samples(inputs[0])):
+        raise _no_batch(inputs, "a tuple that begins with one")
+    return inputs
+
+
+def _holds_samples(tensor: object) -> bool:
+    return isinstance(tensor, Tensor) and tensor.ndim > 0 and len(tensor) > 0
+
+
+def _no_batch(inputs: Sequence[object], allowed: str) -> ValueError:
+    shapes = [str(tuple(i.shape)) if isinstance(i, Tensor) else type(i).__name__ for i in inputs]
+    return ValueError(
+        f"`example_input` must be a batch of samples along the first dimension, or {allowed}, got "
+        f"{', '.join(shapes) or 'nothing'}."
     )
 
 
@@ -76,19 +87,21 @@ def random_inputs(
 
 
 _CACHES = frozenset(("past_key_values", "cache_params", "past_buckets_states", "mems"))
+_NO_TENSORS = "The model returns no tensors, so that nothing can be compared."
 
 
 class ByPosition(nn.Module):
     """A model as a function of a tuple of tensors to the tuple of its output tensors.
 
     `names` are the keywords that the tensors are passed by; without any they go by position.
+    `note` is called with what the model itself returns.
     """
 
     def __init__(self, model: nn.Module, names: tuple[str, ...] = ()) -> None:
         super().__init__()
         self.model = model
         self.names = names
-        self.note: Callable[[object], None] = lambda returned: None
+        self.note: Callable[[object], object] = lambda returned: None
 
     def forward(self, *tensors: Tensor) -> tuple[Tensor, ...]:
         """The output tensors; a ValueError if there are none."""
@@ -96,7 +109,7 @@ class ByPosition(nn.Module):
         self.note(returned)
         found = tuple(output_tensors(returned))
         if not found:
-            raise ValueError("The model returns no tensors, so that nothing can be compared.")
+            raise ValueError(_NO_TENSORS)
         return found
 
     def returned(self, *tensors: Tensor) -> Any:
@@ -113,50 +126,43 @@ def by_position(model: nn.Module, example_input: Inputs) -> tuple[ByPosition, tu
         ValueError: The example is no batch: the first tensor holds no samples.
     """
     names: tuple[str, ...] = ()
-    if isinstance(example_input, Tensor):
-        tensors: tuple[Any, ...] = (example_input,)
-    elif isinstance(example_input, Mapping):
+    tensors: tuple[Any, ...] = (example_input,)
+    if isinstance(example_input, Mapping):
         names, tensors = tuple(example_input), tuple(example_input.values())
-    else:
-        tensors = tuple(example_input) if isinstance(example_input, Iterable) else (example_input,)
-    whole = bool(tensors) and all(isinstance(tensor, Tensor) for tensor in tensors)
-    if whole and tensors[0].ndim and len(tensors[0]):
-        return ByPosition(model, names), tensors
-    shapes = [tuple(t.shape) if isinstance(t, Tensor) else type(t).__name__ for t in tensors]
-    raise ValueError(
-        "`example_input` must be a batch of samples along the first dimension, or a tuple or a "
-        f"mapping of tensors that begins with one, got {', '.join(map(str, shapes)) or 'nothing'}."
-    )
+    elif isinstance(example_input, Iterable) and not isinstance(example_input, Tensor):
+        tensors = tuple(example_input)
+    if not all(isinstance(tensor, Tensor) for tensor in tensors) or not (
+        tensors and _holds_samples(tensors[0])
+    ):
+        raise _no_batch(tensors, "a tuple or a mapping of tensors that begins with one")
+    return ByPosition(model, names), tensors
 
 
-def output_tensors(returned: object) -> Iterator[Tensor]:
-    """The tensors in what a model returned, in order, but for caches; of an object its `logits`."""
+def template(returned: object, tensors: list[Tensor] | None = None) -> Any:
+    """The nesting of what a model returned, with a number in place of each output tensor.
+
+    Caches are no outputs, and of an object only its `logits` are one. The tensors themselves are
+    appended to `tensors`.
+    """
+    tensors = [] if tensors is None else tensors
     if isinstance(returned, Tensor):
-        yield returned
-    elif isinstance(returned, Mapping):
-        for key, value in returned.items():
-            if key not in _CACHES:
-                yield from output_tensors(value)
-    elif isinstance(returned, (tuple, list)):
-        for value in returned:
-            yield from output_tensors(value)
-    elif isinstance(logits := getattr(returned, "logits", None), Tensor):
-        yield logits
-
-
-def template(returned: object, number: Iterator[int] | None = None) -> Any:
-    """The nesting of what a model returned, with a number in place of each output tensor."""
-    number = count() if number is None else number
-    if isinstance(returned, Tensor):
-        return next(number)
+        tensors.append(returned)
+        return len(tensors) - 1
     if isinstance(returned, Mapping):
         kept = {key: value for key, value in returned.items() if key not in _CACHES}
-        return {str(key): template(value, number) for key, value in kept.items()}
+        return {str(key): template(value, tensors) for key, value in kept.items()}
     if isinstance(returned, (tuple, list)):
-        return [template(value, number) for value in returned]
-    if isinstance(getattr(returned, "logits", None), Tensor):
-        return {"logits": next(number)}
+        return [template(value, tensors) for value in returned]
+    if isinstance(logits := getattr(returned, "logits", None), Tensor):
+        return {"logits": template(logits, tensors)}
     return None
+
+
+def output_tensors(returned: object) -> list[Tensor]:
+    """The output tensors in what a model returned, in order; see `template`."""
+    found: list[Tensor] = []
+    template(returned, found)
+    return found
 
 
 class Named(dict[str, Any]):
@@ -184,25 +190,25 @@ def filled(nesting: Any, tensors: Sequence[Tensor]) -> Any:
     return None
 
 
+@torch.no_grad()
+def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Tensor]:
+    """The tensors that a forward returns; whatever it draws is drawn from `seed`."""
+    with forked_rng(()):
+        torch.manual_seed(seed)
+        found = output_tensors(model(*inputs))
+    if not found:
+        raise ValueError(_NO_TENSORS)
+    return found
+
+
 PASS_ANOTHER = (
     "Pass an `example_input` that it runs on, with samples along the first dimension: a batch, or "
     "a tuple of arguments."
 )
 
 
-@torch.no_grad()
-def outputs(model: nn.Module, inputs: tuple[Tensor, ...], seed: int) -> list[Tensor]:
-    """The tensors that a forward returns; whatever it draws is drawn from `seed`."""
-    with forked_rng(()):
-        torch.manual_seed(seed)
-        found = list(output_tensors(model(*inputs)))
-    if not found:
-        raise ValueError("The model returns no tensors, so that nothing can be compared.")
-    return found
-
-
 def check_runs(
-    model: nn.Module, inputs: tuple[Tensor, ...], called: str = "", advice: str = ""
+    model: nn.Module, inputs: tuple[Tensor, ...], called: str = "", advice: str = PASS_ANOTHER
 ) -> None:
     """Refuse inputs that the model does not run on, `called` what the user knows them by."""
     try:
@@ -212,7 +218,7 @@ def check_runs(
         shapes = ", ".join(str(tuple(tensor.shape)) for tensor in inputs)
         raise ValueError(
             f"The model does not run on {called or f'`example_input` of shape {shapes}'} "
-            f"({type(error).__name__}: {first_line(error)}). {advice or PASS_ANOTHER}"
+            f"({type(error).__name__}: {first_line(error)}). {advice}"
         ) from error
 
 

@@ -29,7 +29,7 @@ from biprune.training.seeding import derive_seed
 
 @contextmanager
 def raised(dtype: torch.dtype) -> Iterator[None]:
-    """In float64, whatever a model's own code casts to less is float64 as well."""
+    """With float64, keep in float64 what a model's own code casts to less."""
     if dtype != torch.float64:
         yield
         return
@@ -91,14 +91,27 @@ class Size:
 class Certificate:
     """What `shrink` found out; on the model that it returns.
 
-    `form` is "module" for the user's own class with smaller tensors, "graph" for its graph.
-    `max_error` is the largest difference between outputs of the masked and the small model on
-    batches of `batches` samples, in parts of the largest output; both ran in `dtype`. `spread` is
-    how far outputs differ between inputs. `kept` are the indices of the original's parameters and
-    buffers that the small model has, by name and dimension, where some are gone; `numbers` what its
-    modules keep beside them. `weights` is a hash of the small model's, which may be trained on.
-    `zeros` of the masked model's weights were zero and `zeros_left` still are. `left_out` are the
-    layers in which no unit can be removed, with the reason.
+    Attributes:
+        form: "module" for the user's own class with smaller tensors, "graph" for its graph.
+        max_error: The largest difference between outputs of the masked and the small model, in
+            parts of the largest output.
+        tolerance: What was allowed.
+        spread: How far outputs differ between inputs.
+        dtype: What both models ran in.
+        batches: The numbers of samples in the batches that were compared.
+        seed: Of these batches.
+        units: How many units there were.
+        units_removed: How many of them are gone.
+        zeros: How many of the masked model's weights were zero.
+        zeros_left: How many of these are left.
+        before: The size of the masked model.
+        after: The size of the small one.
+        left_out: The layers in which no unit can be removed, with the reason.
+        kept: The indices of the original's parameters and buffers that are left, by name and by
+            dimension, where some are gone.
+        numbers: What the small model's modules keep beside them, by module and by attribute.
+        not_module: Of a graph, why it is not the user's own class.
+        weights: A hash of the small model's tensors, which may be trained on.
     """
 
     form: Form
@@ -132,7 +145,7 @@ class Certificate:
 
     @property
     def blindness(self) -> str:
-        """That in words."""
+        """What `is_blind` says, in words."""
         return (
             f"Outputs hardly depend on the input: they differ by {self.spread:.1e}, which is too "
             "little for a comparison to see a mistake. Try inputs, or weights, for which they do."
@@ -174,7 +187,7 @@ class Certificate:
 
     @staticmethod
     def from_json(data: Mapping[str, Any]) -> Certificate:
-        """The certificate that `to_json` wrote; a ValueError if it is none."""
+        """Read what `to_json` wrote; a ValueError if it is no certificate."""
         return from_plain(Certificate, data)
 
 
@@ -186,8 +199,11 @@ def hash_of(model: nn.Module) -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """How far the outputs of two models differ, in parts of the largest output, and on batches of
-    how many samples; `reason` says it in words, or why one of them does not run."""
+    """How far the outputs of two models differ, in parts of the largest output.
+
+    `batches` are the numbers of samples. `reason` says the error in words, or why the small model
+    does not run.
+    """
 
     error: float
     batches: tuple[int, ...]
@@ -197,8 +213,8 @@ class Comparison:
 class Comparer:
     """Compares models with a masked one, on the example itself and on fresh inputs.
 
-    Both run in float64, or in float32 if that is all that they or the device can do. Casts to less
-    in the models' own code are to float64 then, so that rounding does not hide a difference.
+    Both run in float64, or in float32 if that is all that they or the device can do. In float64
+    what the models' own code casts to less stays float64, so that rounding hides no difference.
     Kernels may go other ways for one sample and for many, so both are among the batches; `macs`
     is what a sample costs. `spread` is how far outputs differ between inputs: where that is small,
     little can be seen.
@@ -209,9 +225,9 @@ class Comparer:
     ) -> None:
         self._seed, self._names = seed, masked.names
         self._batches = [inputs]
-        own = (len(inputs[0]), 1.0)
-        large = (int(min(max(LARGE_MACS / max(macs, 1), LARGE[0]), LARGE[1])), 1.0)
-        for place, (samples, scale) in enumerate([own, large, *BATCHES]):
+        large = int(min(max(LARGE_MACS / max(macs, 1), LARGE[0]), LARGE[1]))
+        kinds = ((len(inputs[0]), 1.0), (large, 1.0), *BATCHES)
+        for place, (samples, scale) in enumerate(kinds):
             own_seed = derive_seed(seed, 3, place)
             self._batches.append(inputs_to_compare(masked, inputs, samples, own_seed, scale))
         self.dtype = torch.float64
@@ -230,17 +246,17 @@ class Comparer:
 
     def compare(self, small: nn.Module) -> Comparison:
         """The largest difference of outputs, on all batches that a graph was made for."""
-        every = list(enumerate(self._batches))
+        pairs = list(zip(self._batches, self._expected, strict=True))
         if isinstance(small, GraphForm):
-            every = [(place, batch) for place, batch in every if small.fits(batch)]
-        batches = tuple(len(batch[0]) for _, batch in every)
+            pairs = [(batch, expected) for batch, expected in pairs if small.fits(batch)]
+        batches = tuple(len(batch[0]) for batch, _ in pairs)
         try:
-            found = self._run(small, [batch for _, batch in every])
+            found = self._run(small, [batch for batch, _ in pairs])
         except Exception as error:  # whatever a forward of the user's raises
             line = first_line(error)
             return Comparison(math.inf, batches, f"does not run without the units ({line})")
-        pairs = zip([self._expected[place] for place, _ in every], found, strict=True)
-        errors = [difference(expected, each) for expected, each in pairs] or [math.inf]
+        both = zip(pairs, found, strict=True)
+        errors = [difference(expected, each) for (_, expected), each in both] or [math.inf]
         worst = math.nan if any(map(math.isnan, errors)) else max(errors)
         reason = f"gives other outputs without the units, by {worst:.1e} of their size"
         return Comparison(worst, batches, reason)

@@ -8,7 +8,7 @@ which was cut. A number in a file is set only where the module has one of that n
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -17,6 +17,7 @@ from torch.nn.modules.conv import _ConvNd
 
 from biprune.core.groups import Group
 from biprune.core.parameters import own_name, unwrap
+from biprune.structured.grouping import common_module
 from biprune.structured.labels import Labels
 from biprune.structured.removal import Keep, kept_indices
 from biprune.structured.runs import box
@@ -33,10 +34,15 @@ _LAYOUTS = {4: torch.channels_last, 5: torch.channels_last_3d}
 
 @torch.no_grad()
 def resize_(model: nn.Module, kept: Kept, numbers: Mapping[str, Mapping[str, int]]) -> None:
-    """Keep these indices along dimensions of parameters and buffers, and set these numbers.
+    """Cut a model's tensors in place, and set the numbers that its modules keep.
 
     Parameters stay the same objects, with their layout and `requires_grad`, but lose their
     gradients. Sizes that layers of torch keep follow by themselves.
+
+    Args:
+        model: The model.
+        kept: The indices that stay, by parameter or buffer and by dimension.
+        numbers: The new numbers, by module and by attribute.
 
     Raises:
         ValueError: The model has no such tensor, index or number; it may be half cut then.
@@ -52,11 +58,14 @@ def resize_(model: nn.Module, kept: Kept, numbers: Mapping[str, Mapping[str, int
         for module, attribute in held:
             _cut_(module, attribute, name, dims)
     for path, own in numbers.items():
-        module = _submodule(model, path)
+        try:
+            attributes = vars(model.get_submodule(path))
+        except AttributeError:
+            raise ValueError(f"The model has no module {path!r}.") from None
         for attribute, value in own.items():
-            if type(vars(module).get(attribute)) is not int:
+            if type(attributes.get(attribute)) is not int:
                 raise ValueError(f"{path!r} has no number `{attribute}` to set.")
-            vars(module)[attribute] = value
+            attributes[attribute] = value
     for module in model.modules():
         _mend(module)
 
@@ -73,13 +82,6 @@ def _owners(model: nn.Module) -> dict[str, list[tuple[nn.Module, str]]]:
                 if (module, attribute) not in held:
                     held.append((module, attribute))
     return found
-
-
-def _submodule(model: nn.Module, path: str) -> nn.Module:
-    try:
-        return model.get_submodule(path)
-    except AttributeError:
-        raise ValueError(f"The model has no module {path!r}.") from None
 
 
 def _cut_(module: nn.Module, attribute: str, name: str, dims: Mapping[int, Tensor]) -> None:
@@ -103,9 +105,9 @@ def _selected(values: Tensor, dims: Mapping[int, Tensor]) -> Tensor:
     for dim, index in dims.items():
         chosen = chosen.index_select(dim, index.to(values.device))
     layout = _LAYOUTS.get(values.ndim, torch.contiguous_format)
-    if not values.is_contiguous() and values.is_contiguous(memory_format=layout):
-        return chosen.contiguous(memory_format=layout)
-    return chosen.contiguous()
+    if values.is_contiguous() or not values.is_contiguous(memory_format=layout):
+        layout = torch.contiguous_format
+    return chosen.contiguous(memory_format=layout)
 
 
 def _mend(module: nn.Module) -> None:
@@ -121,13 +123,9 @@ def _mend(module: nn.Module) -> None:
     elif isinstance(module, nn.PReLU):
         module.num_parameters = len(module.weight)
     elif isinstance(module, _NormBase | nn.GroupNorm):
-        sizes = [
-            len(t)
-            for t in (*module._parameters.values(), *module._buffers.values())
-            if t is not None and t.ndim
-        ]
+        tensors = (*module._parameters.values(), *module._buffers.values())
         name = "num_channels" if isinstance(module, nn.GroupNorm) else "num_features"
-        if sizes:
+        if sizes := [len(tensor) for tensor in tensors if tensor is not None and tensor.ndim]:
             setattr(module, name, sizes[0])
 
 
@@ -150,46 +148,39 @@ def numbers_of(
         left, size = int(keep[group.name].sum()), group.size
         if left == size:
             continue
-        cut = {(part.tensor, part.dim): part.places.numel() for part in group.slices}
+        cut = [part.places.numel() for part in group.slices]
         for path in _around(group, modules):
             for attribute, value in vars(modules[path]).items():
-                if type(value) is int and _follows(attribute, value, group, cut, how):
+                if type(value) is not int:
+                    continue
+                if _counts_heads(attribute, value, size) or (how == "sizes" and value in cut):
                     whole = found.setdefault(path, {}).get(attribute, value)
                     found[path][attribute] = whole - value * (size - left) // size
     return found
 
 
-def _follows(attribute: str, value: int, group: Group, cut: Mapping[Any, int], how: str) -> bool:
-    counts_heads = "head" in attribute and not any(w in attribute for w in ("dim", "size"))
-    if counts_heads and value > 1 and value % group.size == 0:
-        return True
-    return how == "sizes" and value in cut.values()
+def _counts_heads(attribute: str, value: int, size: int) -> bool:
+    named = "head" in attribute and "dim" not in attribute and "size" not in attribute
+    return named and value > 1 and value % size == 0
 
 
 def _around(group: Group, modules: Mapping[str, nn.Module]) -> list[str]:
-    """The modules that hold the tensors which write a group, and the one that holds them all."""
-    owners = [part.tensor.rpartition(".")[0] for part in group.slices]
+    """The user's modules that hold what writes a group, and those around them.
+
+    They go up to the innermost one that holds all of the group.
+    """
     written = [part.tensor.rpartition(".")[0] for part in group.filters]
-    common = written[0].split(".")
-    for owner in owners:
-        other = owner.split(".")
-        same = [a == b for a, b in zip(common, other, strict=False)]
-        common = common[: same.index(False) if False in same else len(same)]
-    paths = [*dict.fromkeys(written), *_parents(written, len(common))]
-    builtin = ("torch.nn",)
+    common = common_module([part.tensor.rpartition(".")[0] for part in group.slices])
+    paths = dict.fromkeys(written)
+    for path in written:
+        while path != common and path:
+            path = path.rpartition(".")[0]
+            paths[path] = None
     return [
         path
-        for path in dict.fromkeys(paths)
-        if path in modules and not type(modules[path]).__module__.startswith(builtin)
+        for path in paths
+        if path in modules and not type(modules[path]).__module__.startswith("torch.nn")
     ]
-
-
-def _parents(paths: Sequence[str], depth: int) -> list[str]:
-    found = []
-    for path in paths:
-        parts = path.split(".")
-        found += [".".join(parts[:length]) for length in range(len(parts) - 1, depth - 1, -1)]
-    return found
 
 
 def _groups_of_layers(modules: Mapping[str, nn.Module], kept: Kept, found: Numbers) -> None:
@@ -211,16 +202,15 @@ def _paddings(
     """How many zero channels a module pads with, before and after, if it keeps both numbers."""
     for node in labels.traced.module.graph.nodes:
         path = module_path(node).removeprefix("model").removeprefix(".")
-        if op_name(node) not in ("pad", "constant_pad_nd"):
+        if op_name(node) not in ("pad", "constant_pad_nd") or path not in modules:
             continue
-        kept, padding = box(labels, labels.carried[node], gone) or {}, node.args[1]
-        for dim, index in kept.items():
-            place = 2 * (len(labels.carried[node].shape) - 1 - dim)
+        carried, padding = labels.carried[node], node.args[1]
+        for dim, index in (box(labels, carried, gone) or {}).items():
+            place = 2 * (len(carried.shape) - 1 - dim)
             amounts = padding[place : place + 2]
-            own = vars(modules[path]) if path in modules else {}
-            numbers = {name: value for name, value in own.items() if type(value) is int}
+            numbers = {n: value for n, value in vars(modules[path]).items() if type(value) is int}
             names = [n for n, value in numbers.items() if value in amounts and n not in _STEPS]
             if len(names) == 2 and sum(amounts):
-                end = labels.carried[node].shape[dim] - amounts[1]
+                end = carried.shape[dim] - amounts[1]
                 left = int((index < amounts[0]).sum()), int((index >= end).sum())
                 found.setdefault(path, {}).update(zip(names, left, strict=True))

@@ -1,31 +1,48 @@
-"""The coupled groups of a model: found by labels, tried, and made a structure."""
+"""The coupled groups of a model: found by labels, tried, and made a structure.
+
+The trial asks of groups, before they are offered, whether the model without some of their units is
+the one in which these are zero.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from math import prod
 
-from torch import fx, nn
+import torch
+from torch import Tensor, nn
 
+from biprune.core.files import first_line
 from biprune.core.groups import GROUP, Group, Groups, Measure
 from biprune.core.parameters import Patterns, matching, parameter_names, unwrap
 from biprune.core.structure import Scope
-from biprune.structured.atoms import along, varies
-from biprune.structured.calls import Attention, Inputs, by_position, check_attention, check_runs
-from biprune.structured.graph import NoBoxError
+from biprune.structured.calls import (
+    Attention,
+    Inputs,
+    by_position,
+    check_attention,
+    check_runs,
+    difference,
+    inputs_to_compare,
+    outputs,
+)
+from biprune.structured.certificate import raised
+from biprune.structured.graph import NoBoxError, without_units
 from biprune.structured.grouping import Coupling, coupling
-from biprune.structured.labels import Labels, Product
-from biprune.structured.macs import product_macs, weight_macs
-from biprune.structured.removal import tensors_of
-from biprune.structured.rules import is_moving
-from biprune.structured.trace import Traced, op_name, trace
-from biprune.structured.trial import Trial
-from biprune.structured.walk import Walk, walked
+from biprune.structured.labels import Labels
+from biprune.structured.macs import macs_of_units
+from biprune.structured.removal import gone_atoms, tensors_of, zero_
+from biprune.structured.trace import Traced, trace
+from biprune.structured.walk import Walk
 from biprune.training.batches import evaluation_mode
-from biprune.training.copying import refuse_meta
+from biprune.training.copying import copied, refuse_meta
+from biprune.training.seeding import derive_seed
 
-MOST_ROUNDS = 8
+MOST_ROUNDS = 8  # of ties that a trial asks for
+SAMPLES = 2  # where any number will do
+SHARES = (0.0, 0.5)  # of the units, but at least one
+TOLERANCE = 1e-8  # of the largest output, in float64: deep nets blow rounding up to 1e-12
 
 
 def find_groups(
@@ -39,15 +56,15 @@ def find_groups(
     """Find the coupled groups of `model`: units that can only be removed together.
 
     Groups are found by carrying labels through the exported graph; see `labels`. Then units of all
-    of them are removed from a graph with random weights: one of each, and half of all. A group
-    whose removal is not the same as setting it to zero is left out, with the reason.
+    of them are removed from a graph with random weights: first one of each, then half of all. A
+    group whose removal is not the same as setting it to zero is left out, with the reason.
 
     Args:
         model: Any module; it is not changed, and its weights do not matter.
         example_input: A small batch, a tuple of arguments, or a mapping of keyword arguments.
-        attention: "heads" makes whole heads units, with grouped-query attention a key-value head
-            with its queries; "queries" makes each head of queries one, whose key and value stay;
-            "width" makes index d of all heads one.
+        attention: "heads" makes whole heads units; with grouped-query attention a unit is a
+            key-value head with its queries. "queries" makes each head of queries a unit, whose key
+            and value stay. "width" makes index d of all heads a unit.
         streams: Whether residual streams are groups too. What is left of such a model is a graph.
         seed: Of the trial.
 
@@ -69,7 +86,7 @@ def find_groups(
 def found_in(
     model: nn.Module, example_input: Inputs, attention: Attention, streams: bool, seed: int
 ) -> tuple[Coupling, Walk]:
-    """The groups of a model, and the labels that they were found by."""
+    """The groups of a model, and the labels that they were found by; see `find_groups`."""
     check_attention(attention)
     refuse_meta(model)
     with evaluation_mode(model):
@@ -94,17 +111,14 @@ def labels_of(
     example_input: Inputs,
     attention: Attention = "heads",
     streams: bool = False,
+    traced: Traced | None = None,
 ) -> Walk:
-    """Trace a model and carry labels through it."""
-    return walked_through(model, trace(model, example_input), attention, streams)
-
-
-def walked_through(model: nn.Module, traced: Traced, attention: Attention, streams: bool) -> Walk:
-    """Labels carried through the graph of a model; the same graph every time gives the same."""
+    """Labels carried through the graph of a model, which is traced unless it is given."""
     named = parameter_names(model)
     parameters = [name for name, parameter in named.items() if parameter.is_floating_point()]
     buffers = tensors_of(model).keys() - named.keys()
-    return walked(traced, parameters, buffers, attention=attention, streams=streams)
+    traced = traced or trace(model, example_input)
+    return Walk(traced, parameters, buffers, attention, streams)
 
 
 def without_culprits(found: Coupling, trial: Trial) -> Coupling:
@@ -139,91 +153,49 @@ def group_structure(
     attention: Attention = "heads",
     streams: bool = False,
 ) -> tuple[Groups, dict[str, str]]:
-    """The groups of `model`, and what is left out of them by name, with the reason.
+    """Make the groups of `model` a structure to prune by.
 
-    `include` takes the groups that one of the named parameters writes, `exclude` leaves out those
-    that it writes: a layer that is left alone keeps what is coupled with it. So do frozen layers.
+    Args:
+        model: Any module; it is not changed.
+        example_input: As for `find_groups`.
+        scope: What units compete in; see `Structure`.
+        measure: What the sparsity is counted in.
+        round_to: The kept units of each group are a multiple of this, or all of them.
+        include: Takes only the groups that one of these parameters writes.
+        exclude: Leaves out the groups that one of these parameters writes: a layer that is left
+            alone keeps what is coupled with it. So does a frozen layer.
+        attention: As for `find_groups`.
+        streams: As for `find_groups`.
+
+    Returns:
+        The structure, and what is left out of it by name, with the reason.
+
+    Raises:
+        ValueError: No group can be removed.
     """
     found, labels = found_in(model, example_input, attention, streams, seed=0)
-    found = chosen(model, found, include, exclude)
+    found = _chosen(model, found, include, exclude)
     if not found.groups:
         reasons = "; ".join(f"{name}: {reason}" for name, reason in found.left_out.items())
         raise ValueError(
             "The model has no coupled groups that can be removed"
             f"{f' ({reasons})' if reasons else ''}. Prune it by another structure."
         )
+    macs, products = macs_of_units(model, example_input, labels, found.groups)
     structure = Groups(
         *GROUP,
         scope=scope,
         groups=found.groups,
         shapes={name: tuple(p.shape) for name, p in parameter_names(model).items()},
-        macs=weight_macs(model, example_input),
-        products=_products(labels, found.groups, product_macs(model, example_input)),
+        macs=macs,
+        products=products,
         measure=measure,
         round_to=round_to,
     )
     return structure, found.left_out
 
 
-def _products(labels: Labels, groups: tuple[Group, ...], whole: int) -> dict[str, int]:
-    """Multiply-adds of activations by one another, by the group that they grow with.
-
-    `whole` is all of them, for one sample. A product that grows along several dimensions counts to
-    the first, and there to each group by the part that it has of it.
-    """
-    if not whole:
-        return {}
-    roots = labels.atoms.roots()
-    owner = {
-        int(root): group.name
-        for group in groups
-        for root in roots[labels.owned[group.slices[0].tensor, group.slices[0].dim]][
-            group.slices[0].places[:, 0]
-        ]
-    }
-    shares: dict[str, int] = {}
-    products = [*labels.products.values(), *_by_computed_weights(labels)]
-    total = sum(product.macs for product in products)
-    samples = next(r.shape[0] for n, r in labels.traced.results.items() if n.op == "placeholder")
-    for product in products:
-        lines = ([owner.get(root) for root in roots[line].tolist()] for line in product.lines)
-        owners = next((line for line in lines if any(line)), [])
-        for name in filter(None, dict.fromkeys(owners)):
-            share = product.macs * owners.count(name) // len(owners)
-            shares[name] = shares.get(name, 0) + share
-    # What is counted here is of a batch, and may leave out some products by weights.
-    total = max(total, whole * samples)
-    found = {name: macs * whole // total for name, macs in shares.items()}
-    return {**found, "": whole - sum(found.values())}
-
-
-def _by_computed_weights(labels: Labels) -> Iterator[Product]:
-    """Products by weights that are computed of parameters, as weight norm does.
-
-    Each grows with the channels that it writes and reads. Those of weights that are parameters are
-    counted to these.
-    """
-    for node in labels.traced.module.graph.nodes:
-        if not op_name(node).startswith("conv") or not isinstance(node.args[1], fx.Node):
-            continue
-        source = node.args[1]
-        while is_moving(source) and isinstance(source.args[0], fx.Node):
-            source = source.args[0]
-        if source.op == "get_attr":
-            continue
-        result, weight = labels.carried[node], labels.carried[node.args[1]]
-        channel = len(result.shape) - len(weight.shape) + 1
-        planes = (*result.planes, *labels.carried[node.all_input_nodes[0]].planes)
-        settled = (labels.atoms.settled(plane.labels) for plane in planes)
-        lines = [along(own, channel) for own in settled if varies(own) == (channel,)]
-        written = 1 if "transpose" in op_name(node) else 0
-        macs = prod(result.shape) * prod(weight.shape) // weight.shape[written]
-        yield Product(macs, lines)
-
-
-def chosen(
-    model: nn.Module, found: Coupling, include: Patterns = None, exclude: Patterns = None
-) -> Coupling:
+def _chosen(model: nn.Module, found: Coupling, include: Patterns, exclude: Patterns) -> Coupling:
     """What `include` and `exclude` leave of the groups, frozen ones aside."""
     parameters = parameter_names(model)
     wanted = None if include is None else matching(model, include, "include")
@@ -242,3 +214,83 @@ def chosen(
         else:
             groups.append(group)
     return replace(found, groups=tuple(groups), left_out=left_out)
+
+
+class Trial:
+    """A copy of a model with random weights, as a graph on which groups are tried.
+
+    Costs four forwards of two samples for each call of `objection`.
+    """
+
+    def __init__(self, model: nn.Module, example_input: Inputs, labels: Labels, seed: int) -> None:
+        own = copied(unwrap(model)).float().cpu().eval()
+        _randomize_(own, derive_seed(seed, 1))
+        self._model, self._labels, self._seed = own, labels, seed
+        called, tensors = by_position(own, example_input)
+        inputs = [tensor.detach().cpu() for tensor in tensors]
+        inputs = tuple(t.float() if t.is_floating_point() else t for t in inputs)
+        free = all(size.low < size.high for size in labels.traced.sizes[0][:1] if size.high)
+        samples = SAMPLES if free else max(SAMPLES, len(inputs[0]))
+        drawn = inputs_to_compare(called, inputs, samples, derive_seed(seed, 0))
+        self._inputs = tuple(t.double() if t.is_floating_point() else t for t in drawn)
+
+    def objection(self, groups: Sequence[Group]) -> ValueError | None:
+        """Why one unit of each group, or half of all, cannot be removed; None if they can."""
+        for place, share in enumerate(SHARES):
+            keep = {
+                group.name: _drawn(group.size, share, derive_seed(self._seed, 2, place, number))
+                for number, group in enumerate(groups)
+            }
+            try:
+                error = self._error(groups, keep)
+            except ValueError as refused:
+                return refused
+            except Exception as failed:  # whatever a forward raises
+                line = first_line(failed)
+                return ValueError(f"the model does not run without some of it ({line})")
+            if error > TOLERANCE:  # without finite numbers nothing can be seen
+                return ValueError("removing some of it is not the same as setting it to zero")
+        return None
+
+    def _error(self, groups: Sequence[Group], keep: Mapping[str, Tensor]) -> float:
+        """By how much outputs differ without the units, in parts of the largest one."""
+        _randomize_(self._model, derive_seed(self._seed, 1))
+        zero_(self._model, groups, keep)
+        gone = gone_atoms(self._labels, groups, keep)
+        # One after the other, and zeroed in place: models are large.
+        expected = self._outputs(torch.zeros_like(gone))
+        return difference(expected, self._outputs(gone))
+
+    def _outputs(self, gone: Tensor) -> list[Tensor]:
+        tensors = tensors_of(self._model)
+        with raised(torch.float64):
+            model = without_units(self._labels, gone, tensors, torch.float64)
+            return outputs(model, self._inputs, self._seed)
+
+
+def _drawn(size: int, share: float, seed: int) -> Tensor:
+    """Which units stay, drawn at random: all but a share of them, and all but one at least."""
+    keep = torch.ones(size, dtype=torch.bool)
+    order = torch.randperm(size, generator=torch.Generator().manual_seed(seed))
+    keep[order[: max(1, int(size * share))]] = False
+    return keep
+
+
+@torch.no_grad()
+def _randomize_(model: nn.Module, seed: int) -> None:
+    """Weights that keep signals near one, whatever the depth, and statistics of no batch."""
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        if not parameter.is_floating_point():
+            continue
+        wide = parameter.ndim >= 2
+        scale = math.sqrt(2 / max(1, math.prod(parameter.shape[1:]))) if wide else 0.3
+        parameter.copy_(torch.randn(parameter.shape, generator=generator) * scale)
+    for module in model.modules():
+        norm = hasattr(module, "eps") and isinstance(getattr(module, "weight", None), Tensor)
+        names = ["running_var"] + ["weight"] * norm
+        for values in (getattr(module, name, None) for name in names):
+            if isinstance(values, Tensor):
+                values.copy_(torch.rand(values.shape, generator=generator) + 0.5)
+        if isinstance(mean := getattr(module, "running_mean", None), Tensor):
+            mean.copy_(torch.randn(mean.shape, generator=generator) * 0.3)

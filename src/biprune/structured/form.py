@@ -14,24 +14,20 @@ from torch import Tensor, fx, nn
 from biprune.structured.calls import filled
 from biprune.structured.trace import Size, op_name
 
-# Where operations keep the flag that the mode of the model switches.
+# Which argument of an operation is the flag that the mode of the model switches.
 _MODES = {
-    "batch_norm": 5,
-    "instance_norm": 5,
-    "dropout": 2,
-    "feature_dropout": 2,
-    "alpha_dropout": 2,
-    "feature_alpha_dropout": 2,
+    **dict.fromkeys(("batch_norm", "instance_norm"), 5),
+    **dict.fromkeys(("dropout", "feature_dropout", "alpha_dropout", "feature_alpha_dropout"), 2),
 }
 
 
 class GraphForm(nn.Module):
     """The graph of a model, for inputs of the sizes that it was traced for.
 
-    `train` and `eval` switch what norms and dropout do, but for flags that eval mode sets, as of a
-    BatchNorm without running statistics. What the model's own code does in train mode alone is not
-    there, such as the dropout inside a kernel of attention. Parameters and buffers go by the names
-    of the model that was traced, attributes and methods of that model are not there.
+    `train` and `eval` switch what norms and dropout do. A flag that is set in eval mode already, as
+    of a BatchNorm without running statistics, stays. What the model's own code does in train mode
+    alone is not there, such as the dropout inside a kernel of attention. Parameters and buffers go
+    by the names of the model that was traced; its attributes and methods are not there.
     """
 
     graph: fx.Graph
@@ -55,7 +51,8 @@ class GraphForm(nn.Module):
         self._parameters.update(root._parameters)
         self._buffers.update(root._buffers)
         self._set("graph", graph)
-        switched = [node.name for node in graph.nodes if not _mode(node, default=True)]
+        modes = [node for node in graph.nodes if op_name(node) in _MODES]
+        switched = [node.name for node in modes if not node.args[_MODES[op_name(node)]]]
         self._set("_switched", switched)
         self._set("sizes", [list(each) for each in sizes])
         self._set("dtypes", list(dtypes))
@@ -72,7 +69,7 @@ class GraphForm(nn.Module):
     def _compile(self) -> None:
         """Make code of the graph that takes its tensors as arguments, before the inputs.
 
-        What tensors and inputs are called may be no name in Python, and is no part of the code.
+        The names of tensors and inputs, which Python may not allow, are no part of the code.
         """
         plain, copied = fx.Graph(), dict[fx.Node, fx.Node]()
         read = self.graph.find_nodes(op="get_attr")
@@ -92,8 +89,7 @@ class GraphForm(nn.Module):
         self._set("_run", space["forward"])
 
     def _named(self) -> Callable[..., Any]:
-        """The forward, which says what its arguments are called: tools that export ask for that."""
-
+        """The forward, with named arguments: tools that export ask for the names."""
         # Held weakly: a model that holds itself keeps its memory long after it is dropped.
         form = weakref.ref(self)
 
@@ -157,12 +153,6 @@ class GraphForm(nn.Module):
             if name not in vars(found):
                 vars(found)[name] = copy.deepcopy(value, memo)
         return found
-
-
-def _mode(node: fx.Node, *, default: bool) -> Any:
-    """The flag of a node that depends on the mode; the default for any other node."""
-    place = _MODES.get(op_name(node))
-    return default if place is None else node.args[place]
 
 
 def put(root: nn.Module, name: str, value: Tensor) -> None:

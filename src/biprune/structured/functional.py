@@ -1,4 +1,4 @@
-"""An exported graph made plain: no regions, no assertions, nothing written in place."""
+"""An exported graph made plain: without regions and assertions, and with nothing in place."""
 
 from __future__ import annotations
 
@@ -15,8 +15,10 @@ _REGIONS = ("wrap_with_set_grad_enabled", "wrap_with_autocast")
 
 
 def drop_checks(module: fx.GraphModule) -> None:
-    """Without assertions: those about types a copy in float64 would fail, those about sizes are
-    kept as `Traced.sizes`. Without tensors that are not used."""
+    """Drop assertions, and tensors that nothing reads.
+
+    A copy in float64 would fail the assertions about types; those about sizes are `Traced.sizes`.
+    """
     for node in reversed(module.graph.nodes):
         packet = getattr(node.target, "overloadpacket", None)
         if (
@@ -74,9 +76,9 @@ def _written(node: fx.Node) -> Any:
 
 
 def writes_into_views(graph: fx.Graph) -> bool:
-    """Whether something is written into a tensor that another node, read later, shares memory with.
+    """Whether a write shows in a tensor that is read later under the name of another node.
 
-    Otherwise the result of the writing operation is all that is read from then on.
+    If none does, whatever reads later reads the result of the writing operation itself.
     """
     place = {node: index for index, node in enumerate(graph.nodes)}
     base: dict[fx.Node, fx.Node] = {}

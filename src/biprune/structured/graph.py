@@ -1,13 +1,14 @@
 """The graph without units that are gone: a module of its own, with the user's parameter names.
 
-It computes what the masked model does, exactly: sizes that the traced graph says are those that are
-left, statistics of norms are over the full width, and scales are what they were.
+It computes exactly what the masked model does: sizes that the traced graph says become those that
+are left, statistics of norms are over the full width, and scales stay what they were.
 """
 
 from __future__ import annotations
 
+import itertools
 import operator
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -25,11 +26,12 @@ from biprune.structured.runs import (
     left,
     moved_by,
     picked,
+    resized,
     selection,
     step,
     steps,
 )
-from biprune.structured.smaller import SMALLER, resized
+from biprune.structured.smaller import SMALLER
 from biprune.structured.trace import op_name
 
 aten = torch.ops.aten
@@ -41,7 +43,7 @@ def without_units(
     tensors: Mapping[str, Tensor],
     dtype: torch.dtype | None = None,
 ) -> GraphForm:
-    """The graph of a traced model without the atoms for which `gone` is True.
+    """Build the graph of a traced model without the atoms for which `gone` is True.
 
     Args:
         labels: Of the model.
@@ -49,10 +51,13 @@ def without_units(
         tensors: Parameters and buffers by the user's names, of which copies are cut.
         dtype: Of the floating-point copies, if it is to be another.
 
+    Returns:
+        The graph as a module, in eval mode.
+
     Raises:
         NoBoxError: What is left of a tensor is no box and cannot be selected.
     """
-    return _Smaller(labels, gone, tensors, dtype).build()
+    return Smaller(labels, gone, tensors, dtype).build()
 
 
 class NoBoxError(ValueError):
@@ -63,8 +68,8 @@ class NoBoxError(ValueError):
         self.node = node
 
 
-class _Smaller:
-    """Builds the smaller graph, node by node."""
+class Smaller:
+    """The smaller graph while it is built, node by node; `env` has the new node of each old one."""
 
     def __init__(
         self,
@@ -78,33 +83,32 @@ class _Smaller:
         self.root = nn.Module()
         self.env: dict[fx.Node, fx.Node] = {}
         self._kept: dict[fx.Node, Any] = {}
-        self._constants = 0
+        self._numbers = itertools.count()
 
     def build(self) -> GraphForm:
+        """The whole graph as a module."""
         traced = self.labels.traced
-        keywords = iter(traced.keywords)
+        keywords, dtypes = iter(traced.keywords), []
         for node in traced.module.graph.nodes:
             if node.op == "placeholder":
                 self.env[node] = self.graph.placeholder(next(keywords))
+                dtypes.append(traced.results[node].dtype)
             elif node.op == "get_attr":
                 self._tensor(node)
             elif node.op == "output":
-                outputs = fx.map_arg(node.args[0], lambda n: self.env[n])
-                self.graph.output(
-                    tuple(outputs) if isinstance(outputs, (list, tuple)) else (outputs,)
-                )
+                found = fx.map_arg(node.args[0], self.env.__getitem__)
+                self.graph.output(tuple(found) if isinstance(found, list | tuple) else (found,))
             elif is_moving(node):
                 self._move(node)
             else:
                 self._compute(node)
-        dtypes = [
-            traced.results[node].dtype
-            for node in traced.module.graph.nodes
-            if node.op == "placeholder"
-        ]
         return GraphForm(self.root, self.graph, traced.sizes, dtypes, traced.nesting)
 
     # What is left of the results of a node.
+
+    def shape(self, node: fx.Node) -> tuple[int, ...]:
+        """The shape on the example, when nothing is gone."""
+        return self.labels.traced.results[node].shape
 
     def kept(self, node: fx.Node) -> Any:
         """What is left along dimensions that lose something; None if that is no box."""
@@ -119,19 +123,44 @@ class _Smaller:
 
     def count(self, node: fx.Node, dim: int) -> int:
         """How many indices are left along a dimension."""
-        kept, shape = self.kept(node), self.labels.traced.results[node].shape
+        kept, shape = self.kept(node), self.shape(node)
         dim %= len(shape)
         return len(kept[dim]) if dim in kept else shape[dim]
 
-    def share(self, node: fx.Node, *dims: int) -> float:
-        """The part of all indices that is left."""
-        shape = self.labels.traced.results[node].shape
+    def share(self, node: fx.Node, dims: Sequence[int]) -> float:
+        """The part of all indices along these dimensions that is left."""
         part = 1.0
         for dim in dims:
-            part *= self.count(node, dim) / shape[dim]
+            part *= self.count(node, dim) / self.shape(node)[dim]
         return part
 
-    # Nodes.
+    # New nodes.
+
+    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
+        """A call of an operation."""
+        return self.graph.call_function(target, args, kwargs)
+
+    def constant(self, value: Tensor) -> fx.Node:
+        """A tensor of the graph's own."""
+        name = f"_constant_{next(self._numbers)}"
+        self.root.register_buffer(name, value.detach().clone())
+        return self.graph.get_attr(name)
+
+    def copy(self, node: fx.Node, changed: Mapping[int, Any] | None = None) -> fx.Node:
+        """A copy of a node, with other arguments in these places."""
+        copied = self.graph.node_copy(node, lambda n: self.operand(node, n))
+        for place, value in (changed or {}).items():
+            copied.update_arg(place, fx.map_arg(value, lambda n: self.env.get(n, n)))
+        return copied
+
+    def operand(self, reader: fx.Node, node: fx.Node) -> fx.Node:
+        """What a node reads: of a table that others read as well, its own part."""
+        found = self.env[node]
+        if (reader, node) in self.labels.tables:
+            copied = self.labels.copy(self.labels.carried[node], (reader, node))
+            for dim, index in (box(self.labels, copied, self.gone) or {}).items():
+                found = self.call(aten.index_select.default, found, dim, self.constant(index))
+        return found
 
     def _tensor(self, node: fx.Node) -> None:
         name = self.labels.traced.names.get(str(node.target))
@@ -148,28 +177,31 @@ class _Smaller:
         put(self.root, name, small)
         self.env[node] = self.graph.get_attr(name)
 
-    def constant(self, value: Tensor) -> fx.Node:
-        """A tensor of the graph's own."""
-        name = f"_constant_{self._constants}"
-        self._constants += 1
-        self.root.register_buffer(name, value.detach().clone())
-        return self.graph.get_attr(name)
+    def _compute(self, node: fx.Node) -> None:
+        for operand in node.all_input_nodes:
+            if self.kept(operand) is None or (operand not in self.env and operand.op != "get_attr"):
+                raise NoBoxError(operand)
+        write = SMALLER.get(op_name(node))
+        made = None if write is None else write(self, node)
+        self.env[node] = self.copy(node) if made is None else made
+
+    # Moving operations.
 
     def _move(self, node: fx.Node) -> None:
         source = node.args[0]
         if isinstance(source, fx.Node) and source in self.env:
             before = self.labels.carried.get(source)
-            if not isinstance(before, Carried) or not (
+            stays = not isinstance(before, Carried) or not (
                 self._changes(source) or self._changes(node)
-            ):
-                self.env[node] = self._copy(node)
-                return
-            if op_name(node) == "expand_as":
-                self.env[node] = self._copy(node)
+            )
+            if stays or op_name(node) == "expand_as":
+                self.env[node] = self.copy(node)
                 return
             if (after := self.kept(node)) is not None:
                 own = step(self.labels, node)
-                made = self._moved(own, self.env[source], before.shape, self.kept(source), after)
+                made = self._moved(
+                    own, self.env[source], self.shape(source), self.kept(source), after
+                )
                 if made is not None:
                     self.env[node] = made
                     return
@@ -198,7 +230,7 @@ class _Smaller:
             return None
         rest = tuple(self.constant(a) if isinstance(a, Tensor) else a for a in new.rest)
         rest = fx.map_arg(rest, lambda n: self.env.get(n, n))
-        return self.call(new.target, source, *rest, **fx.map_arg(new.kwargs, lambda n: self.env[n]))
+        return self.call(new.target, source, *rest, **fx.map_arg(new.kwargs, self.env.__getitem__))
 
     def _select(self, node: fx.Node) -> None:
         """A selection for the run of moving operations that ends here, or before it.
@@ -217,7 +249,7 @@ class _Smaller:
 
     def _selection(self, node: fx.Node, run: list[fx.Node]) -> fx.Node | None:
         start: Any = run[0].args[0]
-        way, shape = steps(self.labels, run), self.labels.carried[start].shape
+        way, shape = steps(self.labels, run), self.shape(start)
         found = selection(self.labels, shape, way)
         if found is not None:
             dim, line = found
@@ -237,43 +269,19 @@ class _Smaller:
         return None
 
     def _selected(self, start: fx.Node, dim: int, line: Tensor) -> fx.Node | None:
-        """What is left of a node at these indices, as they were when nothing was gone; None if one
-        of them is gone."""
-        size = self.labels.carried[start].shape[dim]
+        """What is left of a node at these indices; None if one of them is gone.
+
+        Indices are as they were when nothing was gone.
+        """
+        size, count = self.shape(start)[dim], self.count(start, dim)
         place = torch.full((size,), -1)
-        place[self.kept(start).get(dim, torch.arange(size))] = torch.arange(self.count(start, dim))
-        if bool((place[line] < 0).any()):
-            return None
+        place[self.kept(start).get(dim, torch.arange(size))] = torch.arange(count)
         chosen = place[line]
-        if torch.equal(chosen, torch.arange(self.count(start, dim))):
+        if bool((chosen < 0).any()):
+            return None
+        if torch.equal(chosen, torch.arange(count)):
             return self.env[start]
         return self.call(aten.index_select.default, self.env[start], dim, self.constant(chosen))
-
-    def _compute(self, node: fx.Node) -> None:
-        for operand in node.all_input_nodes:
-            if self.kept(operand) is None or (operand not in self.env and operand.op != "get_attr"):
-                raise NoBoxError(operand)
-        write = SMALLER.get(op_name(node))
-        made = None if write is None else write(self, node)
-        self.env[node] = self._copy(node) if made is None else made
-
-    def _copy(self, node: fx.Node) -> fx.Node:
-        return self.graph.node_copy(node, lambda n: self.operand(node, n))
-
-    def operand(self, reader: fx.Node, node: fx.Node) -> fx.Node:
-        """What a node reads: of a table that others read as well, its own part."""
-        found = self.env[node]
-        if self.labels.is_copied(reader, node):
-            copied = self.labels.copy(self.labels.carried[node], (reader, node))
-            for dim, index in (box(self.labels, copied, self.gone) or {}).items():
-                found = self.graph.call_function(
-                    aten.index_select.default, (found, dim, self.constant(index))
-                )
-        return found
-
-    def call(self, target: Callable[..., Any], *args: Any, **kwargs: Any) -> fx.Node:
-        """A new node."""
-        return self.graph.call_function(target, args, kwargs)
 
 
 def _same(expected: Any, found: Any, kept: Any) -> bool:

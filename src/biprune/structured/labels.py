@@ -1,33 +1,59 @@
-"""Which indices of which tensors belong together: labels, carried through the graph.
+"""What the rules work with: the labels of a traced model, and the table of rules.
 
-Operations that move data are run on the planes of labels themselves. Those that compute tie what
-they bring together, by the rules in `rules/`; an operation that is not known freezes what it
-reads. Nothing here knows a layer by its class, or attention by its name. This is what rules work
-with; `walk` leads through the graph.
+A label is an atom that an element of a tensor belongs to. Rules carry labels through the graph:
+operations that move data are run on the labels themselves, and operations that compute tie what
+they bring together. An operation that no rule knows freezes what it reads. Nothing here knows a
+layer by its class, or attention by its name. `walk` leads through the graph.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import torch
 from torch import Tensor, fx
 
 from biprune.core.groups import Role
-from biprune.structured.atoms import Atoms, Carried, Plane, distinct, spread, varies
+from biprune.structured.atoms import Atoms, Carried, Plane, along, distinct, spread, varies
 from biprune.structured.calls import Attention
 from biprune.structured.trace import Traced
 
 Planes = tuple[Plane, ...]
 Rule = Callable[..., Planes | list[Planes]]
+AnyRule = TypeVar("AnyRule", bound=Rule)
 Key = tuple[str, int]  # a tensor of the model and a dimension of it
 
+RULES: dict[str, Rule] = {}  # by the name of the aten operation
+MOVING: set[str] = set()  # operations that move data and compute nothing
+
+CONVOLUTIONS = ("convolution", *(f"{n}{d}d" for n in ("conv", "conv_transpose") for d in (1, 2, 3)))
+
 AS_A_WHOLE = "it can only go as a whole"
+FIXED = "what it is combined with has a fixed size"
 TWO_KINDS = "two kinds of units meet in one dimension"
 NOT_KNOWN = "which is not known"
 SHARED_HEAD = "several queries share it"
 SHARED_TABLE = "it is a table that several layers share"
+
+
+def rule(*names: str, moves: bool = False) -> Callable[[AnyRule], AnyRule]:
+    """Register a rule for operations.
+
+    A rule is called with the labels and with the arguments of the node. It returns the planes of
+    the result, or a list of them where there are several results.
+
+    Args:
+        *names: The names of the operations in aten.
+        moves: Whether they move data and compute nothing.
+    """
+
+    def register(function: AnyRule) -> AnyRule:
+        RULES.update(dict.fromkeys(names, function))
+        MOVING.update(names if moves else ())
+        return function
+
+    return register
 
 
 class Product(NamedTuple):
@@ -40,12 +66,16 @@ class Product(NamedTuple):
 class Labels:
     """The labels of a traced model.
 
-    `carried` has what the results of nodes carry; `owned` the atoms along dimensions of the model's
-    tensors; `roles` what units do there; `products` products of activations; `tables` which nodes
-    read which tables that others read as well; `normed` labels of what runs through norms over all
-    of it. `node` is where the walk is. With `attention` "heads" whole heads are units, with
-    "queries" those of queries alone, with "width" index d of all heads is one. `streams` lets units
-    run through norms over all of them.
+    Attributes:
+        carried: What the result of each node carries; a list where there are several results.
+        owned: The atoms along each dimension of the model's tensors.
+        roles: What units do along these dimensions.
+        products: The products of two activations.
+        tables: Pairs of a node and a table that it reads and that other layers read as well.
+        normed: Labels that run through a norm over all of them.
+        node: Where the walk is.
+        attention: What a unit of attention is; see `find_groups`.
+        streams: Whether units may run through norms over all of them.
     """
 
     def __init__(self, traced: Traced, attention: Attention, streams: bool) -> None:
@@ -59,13 +89,28 @@ class Labels:
         self.normed: list[Tensor] = []
         self.node: Any = None
 
+    @property
+    def given(self) -> Any:
+        """What the node at hand gives on the example: the type of a tensor, or a list of types."""
+        return self.traced.results[self.node]
+
+    @property
+    def shape(self) -> tuple[int, ...]:
+        """The shape of the tensor that the node at hand gives."""
+        return self.given.shape
+
+    def first(self, planes: Planes) -> Planes | list[Planes]:
+        """These planes for the first result of the node at hand, and none for its others."""
+        several = isinstance(self.given, list)
+        return [planes, *[()] * (len(self.given) - 1)] if several else planes
+
     def tensors(self, node: fx.Node) -> Iterator[Carried]:
-        """What the results of a node carry, of those that are tensors."""
+        """What those results of a node carry that are tensors."""
         known = self.carried.get(node)
         yield from (k for k in (known if isinstance(known, list) else [known]) if k is not None)
 
     def copy(self, table: Carried, key: tuple[fx.Node, fx.Node]) -> Carried:
-        """A shared table as one of its readers sees it: with atoms of that reader's own."""
+        """A shared table as one of its readers sees it, with atoms of that reader's own."""
         planes = []
         for place, plane in enumerate(table.planes):
             settled = self.atoms.settled(plane.labels)
@@ -76,30 +121,29 @@ class Labels:
         return Carried(table.shape, table.dtype, tuple(planes), table.constant)
 
     def copies(self, dim: int, shape: Sequence[int]) -> Plane:
-        """Atoms of their own along a dimension of copies: how many there are is free."""
+        """New atoms along a dimension that holds copies: how many copies there are is free."""
         line = self.atoms.of((self.node, "copies", dim), shape[dim])
         return Plane(spread(line, dim, shape), zero=False)
 
     def without_copies(self, planes: Planes) -> Planes:
-        """Planes of a tensor in which copies of heads may lie beside what they are copies of.
+        """The planes of a tensor in which copies of heads may lie beside their originals.
 
-        With `attention` "queries" each goes alone, and what it is a copy of stays.
+        With `attention` "queries" each copy goes alone, and its original stays.
         """
-        found = list(planes)
         if self.attention != "queries":
             return planes
+        found = list(planes)
         for plane in filter(self._are_copies, planes):
             dims = varies(self.atoms.settled(plane.labels))
             others = [p for p in found if p is not plane and self._crosses(p, dims)]
             if not others or len(dims) != 1:
                 continue
-            (dim,) = dims
-            alone = self.copies(dim, plane.labels.shape)
-            for lost in [plane, *others]:
-                if not torch.equal(lost.labels, alone.labels):
-                    self.atoms.freeze(lost.labels, SHARED_HEAD)
-            found = [p for p in found if p is not plane and all(p is not o for o in others)]
-            found.append(alone)
+            alone = self.copies(dims[0], plane.labels.shape)
+            lost = [plane, *others]
+            for each in lost:
+                if not torch.equal(each.labels, alone.labels):
+                    self.atoms.freeze(each.labels, SHARED_HEAD)
+            found = [*(p for p in found if all(p is not each for each in lost)), alone]
         return tuple(found)
 
     def _are_copies(self, plane: Plane) -> bool:
@@ -109,14 +153,10 @@ class Labels:
     def _crosses(self, plane: Plane, dims: Sequence[int]) -> bool:
         return any(dim in dims for dim in varies(self.atoms.settled(plane.labels)))
 
-    def is_copied(self, reader: fx.Node, table: fx.Node) -> bool:
-        """Whether a node reads a table that others share, and so a selection of its own."""
-        return (reader, table) in self.tables
-
-    def settled(self, carried: Carried) -> list[Plane]:
-        """Planes by what stands for their atoms; those of one atom alone are frozen and dropped."""
+    def settled(self, planes: Iterable[Plane]) -> list[Plane]:
+        """Planes by the atoms that stand for theirs; planes of one atom are frozen and dropped."""
         found = []
-        for plane in carried.planes:
+        for plane in planes:
             labels = self.atoms.settled(plane.labels)
             if varies(labels):
                 found.append(Plane(labels, plane.zero))
@@ -125,31 +165,41 @@ class Labels:
         return found
 
     def one_dim(self, labels: Tensor) -> Tensor:
-        """Settled labels tied so that they vary along one dimension only.
+        """Settled labels, tied so that they vary along one dimension only.
 
         This is all there is to heads: of (head, index) the first is kept where whole heads are
-        units, and the last where an index of all heads is one.
+        units, and the last where an index of all heads is a unit.
         """
-        dims = varies(labels)
-        while len(dims) > 1:
+        while len(dims := varies(labels)) > 1:
             keep = dims[-1] if self.attention == "width" else dims[0]
             labels = self.atoms.collapse(labels, [d for d in dims if d != keep])
-            dims = varies(labels)
         return labels
 
     def lines(self, carried: Carried) -> dict[int, Plane]:
         """For each dimension that has one, the plane that varies along it alone."""
         found: dict[int, Plane] = {}
-        for plane in self.settled(carried):
-            labels = self.one_dim(plane.labels)
-            dims = varies(labels)
+        for plane in self.settled(carried.planes):
+            line = Plane(self.one_dim(plane.labels), plane.zero)
+            dims = varies(line.labels)
             if not dims:
-                self.atoms.freeze(labels, AS_A_WHOLE)
-            elif dims[0] in found:
-                found[dims[0]] = self.one_kind(Plane(labels, plane.zero), found[dims[0]])
+                self.atoms.freeze(line.labels, AS_A_WHOLE)
             else:
-                found[dims[0]] = Plane(labels, plane.zero)
+                other = found.get(dims[0])
+                found[dims[0]] = line if other is None else self.one_kind(line, other)
         return found
+
+    def meet(self, *lines: Tensor | None) -> bool:
+        """Tie what lies side by side in one dimension; whether that could be done.
+
+        One that is None has a fixed size there, which fixes the others.
+        """
+        known = [line for line in lines if line is not None]
+        for line in known:
+            if len(known) < len(lines):
+                self.atoms.freeze(line, FIXED)
+            else:
+                self.atoms.tie(known[0], line)
+        return 0 < len(known) == len(lines)
 
     def one_kind(self, one: Plane, other: Plane) -> Plane:
         """Of two kinds of units that meet in a dimension the one that goes; the other is frozen.
@@ -161,6 +211,26 @@ class Labels:
         self.atoms.freeze(lost.labels, TWO_KINDS)
         return kept
 
+    def without(
+        self, x: Carried, dims: Sequence[int], reason: str, *, zero: bool = True
+    ) -> list[Plane]:
+        """The settled planes of `x` that do not vary along `dims`; the others are frozen.
+
+        Units that vary along other dimensions as well are tied along `dims`. Without `zero` no
+        plane of the result is known to be zero.
+        """
+        kept = []
+        for plane in self.settled(x.planes):
+            labels = plane.labels
+            inside = [dim for dim in varies(labels) if dim in dims]
+            if inside and len(inside) < len(varies(labels)):
+                labels = self.atoms.collapse(labels, inside)
+            if any(dim in dims for dim in varies(labels)) or not varies(labels):
+                self.atoms.freeze(labels, reason)
+            else:
+                kept.append(Plane(labels, plane.zero and zero))
+        return kept
+
     def freeze(self, tensors: Iterable[Carried], reason: str) -> None:
         """Nothing that these tensors carry can go."""
         for tensor in tensors:
@@ -168,7 +238,7 @@ class Labels:
                 self.atoms.freeze(plane.labels, reason)
 
     def mark(self, weight: Carried, dim: int, role: Role) -> None:
-        """Say what units do along a dimension of a weight; a writer that also reads is a writer."""
+        """Say what units do along a dimension of a weight; "filter" outweighs "input"."""
         if not weight.constant:
             return
         for plane in weight.planes:
@@ -177,13 +247,10 @@ class Labels:
                     if self.roles.get(key) != "filter":
                         self.roles[key] = role
 
-    def keep_longest(self, labels: Tensor) -> None:
-        """Tie labels so that they vary along their longest dimension only."""
-        labels = self.atoms.settled(labels)
-        dims = varies(labels)
-        if len(dims) > 1:
-            longest = max(dims, key=lambda dim: labels.shape[dim])
-            self.atoms.collapse(labels, [dim for dim in dims if dim != longest])
+
+def line_of(lines: dict[int, Plane], dim: int) -> Tensor | None:
+    """The labels along a dimension, if there are any."""
+    return along(lines[dim].labels, dim) if dim in lines else None
 
 
 def _changes(labels: Tensor) -> int:
@@ -193,5 +260,5 @@ def _changes(labels: Tensor) -> int:
 
 
 def _single(weight: Carried, plane: Plane, dim: int) -> bool:
-    """Whether a plane lost its variation along a dimension because all of it was tied."""
+    """Whether a plane does not vary along a dimension only because all of it was tied."""
     return weight.shape[dim] > 1 and distinct(plane.labels).shape[dim] > 1

@@ -6,7 +6,7 @@ import copy
 import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import get_args
+from typing import NamedTuple, get_args
 
 import torch
 from torch import Tensor, nn
@@ -27,7 +27,7 @@ from biprune.structured.certificate import (
     hash_of,
 )
 from biprune.structured.edit import Numbered, Numbers, numbers_of, resize_
-from biprune.structured.find import found_in, walked_through
+from biprune.structured.find import found_in, labels_of
 from biprune.structured.graph import NoBoxError, without_units
 from biprune.structured.grouping import Coupling
 from biprune.structured.labels import Labels
@@ -52,14 +52,12 @@ def shrink(
 ) -> nn.Module:
     """Return a copy of `model` without the units that nothing depends on; `model` is not changed.
 
-    Which these are the weights say; see `removal`. All units that structure "group" prunes are;
-    of the filters and channels that other structures prune, those that can go. Every layer keeps
+    The weights say which these are; see `removal`. All units that structure "group" prunes go, and
+    of the filters and channels that other structures prune those that can. Every layer keeps
     at least one unit.
 
-    The copy is the model's own class with smaller tensors, if that certifies, else its graph: a
-    module that trains, without the attributes and methods of the model. It is in eval mode and has
-    an attribute `certificate`, which says what was removed, why the rest stays, and by how much
-    outputs differ.
+    The copy is the model's own class with smaller tensors, if that certifies. Else it is the
+    model's graph: a module that trains, without the attributes and methods of the model.
 
     Args:
         model: A pruned model.
@@ -69,6 +67,10 @@ def shrink(
         seed: Of the inputs that are compared.
         tolerance: Of the largest output; by default 1e-9 in float64, 1e-4 where only float32
             works.
+
+    Returns:
+        The copy, in eval mode. Its attribute `certificate` says what was removed, why the rest
+        stays, and by how much outputs differ.
 
     Raises:
         ValueError: Outputs differ by more than `tolerance`; the message names the layer. Or only a
@@ -102,30 +104,11 @@ def shrink(
     comparer = Comparer(called, inputs, seed, sum(macs.values()))
     allowed = TOLERANCES[comparer.dtype] if tolerance is None else tolerance
     job = _Job(masked, labels, coupling.groups, comparer, allowed, form)
-    read_elsewhere: list[str] = []
-    # First all that seems dead; if that was a mistake, only what the zeros of the weights say; if
-    # an operation reads what no layer does, such as a norm over units, less of those groups.
-    evidence = None if called.names else inputs
-    keep = units_to_keep(masked, coupling.groups, evidence)
-    made = job.without(keep)
-    if not made.error <= allowed:
-        keep = units_to_keep(masked, coupling.groups, None)
-        made = job.without(keep)
-    if not made.error <= allowed:
-        read_elsewhere = job.culprits(keep)
-        keep = units_to_keep(masked, coupling.groups, None, read_elsewhere)
-        made = job.without(keep)
-    if not made.error <= allowed:
-        raise ValueError(
-            "The model without the units that are zero is another model: outputs differ by "
-            f"{made.error:.1e} of their size, {allowed:.0e} is allowed (it "
-            f"{made.compared.reason}). This comes from {', '.join(read_elsewhere)}. Leave these "
-            "layers out with `exclude` when pruning."
-        )
+    keep, made, read_elsewhere = job.done(None if called.names else inputs)
     macs_left = count_macs(made.model, example)
     vars(made.model)["certificate"] = Certificate(
         form=made.form,
-        max_error=made.error,
+        max_error=made.compared.error,
         tolerance=allowed,
         spread=comparer.spread,
         dtype=str(comparer.dtype).removeprefix("torch."),
@@ -146,9 +129,8 @@ def shrink(
     return made.model
 
 
-@dataclass(frozen=True)
-class _Made:
-    """A small model, and by how much its outputs differ; `why` the class itself would not do."""
+class _Made(NamedTuple):
+    """A small model, and how it compares; `why` the class itself would not do."""
 
     model: nn.Module
     form: Form
@@ -156,10 +138,6 @@ class _Made:
     kept: dict[str, dict[int, Tensor]]
     numbers: Numbers
     why: str
-
-    @property
-    def error(self) -> float:
-        return self.compared.error
 
 
 @dataclass(frozen=True)
@@ -173,6 +151,35 @@ class _Job:
     allowed: float
     form: Form | None
 
+    def done(self, inputs: tuple[Tensor, ...] | None) -> tuple[dict[str, Tensor], _Made, list[str]]:
+        """The units that stay, the model of these, and the groups that are read elsewhere.
+
+        First all that seems dead goes. If that was a mistake, only what the zeros of the weights
+        say. If an operation reads what no layer does, such as a norm over units, less of the groups
+        that it reads.
+        """
+        read_elsewhere: list[str] = []
+        for evidence in (inputs, None):
+            keep = units_to_keep(self.masked, self.groups, evidence)
+            made = self.without(keep)
+            if self.certifies(made):
+                return keep, made, read_elsewhere
+        read_elsewhere = self.culprits(keep)
+        keep = units_to_keep(self.masked, self.groups, None, read_elsewhere)
+        made = self.without(keep)
+        if not self.certifies(made):
+            raise ValueError(
+                "The model without the units that are zero is another model: outputs differ by "
+                f"{made.compared.error:.1e} of their size, {self.allowed:.0e} is allowed (it "
+                f"{made.compared.reason}). This comes from {', '.join(read_elsewhere)}. Leave "
+                "these layers out with `exclude` when pruning."
+            )
+        return keep, made, read_elsewhere
+
+    def certifies(self, made: _Made) -> bool:
+        """Whether the outputs differ by no more than is allowed; not if they are no numbers."""
+        return made.compared.error <= self.allowed
+
     def without(self, keep: Keep) -> _Made:
         """The first form that certifies, else the last that was tried."""
         gone = gone_atoms(self.labels, self.groups, keep)
@@ -180,16 +187,17 @@ class _Job:
         tried: list[_Made] = []
         for how in get_args(Numbered) if self.form != "graph" else ():
             tried.append(self._edited(gone, kept, keep, how))
-            if tried[-1].error <= self.allowed:
+            if self.certifies(tried[-1]):
                 return tried[-1]
-        why = tried[0].why if tried else "was not asked for"
         if tried and (self.form == "module" or not self.labels.traced.exported):
             return tried[-1]
         try:
             small = without_units(self.labels, gone, tensors_of(self.masked))
+            compared = self.comparer.compare(small)
         except NoBoxError as error:
-            return _Made(self.masked, "graph", Comparison(math.inf, (), str(error)), kept, {}, why)
-        return _Made(small, "graph", self.comparer.compare(small), kept, {}, why)
+            small, compared = self.masked, Comparison(math.inf, (), str(error))
+        why = tried[0].why if tried else "was not asked for"
+        return _Made(small, "graph", compared, kept, {}, why)
 
     def _edited(
         self, gone: Tensor, kept: dict[str, dict[int, Tensor]], keep: Keep, how: Numbered
@@ -203,16 +211,11 @@ class _Job:
 
     def culprits(self, keep: Keep) -> list[str]:
         """The groups that make a difference alone; all of them if none does."""
-        cut = [group for group in self.groups if not bool(keep[group.name].all())]
-        found = []
-        for group in cut:
-            alone = {
-                g.name: keep[g.name] if g is group else torch.ones_like(keep[g.name])
-                for g in self.groups
-            }
-            if not self.without(alone).error <= self.allowed:
-                found.append(group.name)
-        return found or [group.name for group in cut]
+        whole = {name: torch.ones_like(units) for name, units in keep.items()}
+        cut = [name for name, units in keep.items() if not bool(units.all())]
+        alone = (self.without({**whole, name: keep[name]}) for name in cut)
+        found = [name for name, made in zip(cut, alone, strict=True) if not self.certifies(made)]
+        return found or cut
 
 
 def _labels_for(masked: nn.Module, example: Inputs, groups: Coupling) -> Labels:
@@ -222,7 +225,7 @@ def _labels_for(masked: nn.Module, example: Inputs, groups: Coupling) -> Labels:
     refused: list[ValueError] = []
     for streams in (False, True):
         for attention in get_args(Attention):
-            labels = walked_through(masked, traced, attention, streams)
+            labels = labels_of(masked, example, attention, streams, traced)
             try:
                 gone_atoms(labels, groups.groups, keep)
                 return labels

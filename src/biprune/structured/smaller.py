@@ -1,109 +1,26 @@
-"""Operations that name a size, or whose result depends on one, for the sizes that are left."""
+"""Operations that compute, as they are written on what is left of their operands.
+
+Only those are here that name a size, or whose result depends on one. `Smaller` copies the others.
+"""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor, fx
+from torch import fx
 
-from biprune.structured.runs import Kept, Step
-from biprune.structured.trace import op_name
+from biprune.structured.atoms import dims_of
+from biprune.structured.labels import CONVOLUTIONS
+from biprune.structured.trace import argument, op_name
 
 if TYPE_CHECKING:
-    from biprune.structured.graph import _Smaller
-
+    from biprune.structured.graph import Smaller
 
 aten = torch.ops.aten
-_SPLITS = ("split", "chunk", "split_with_sizes", "tensor_split", "unsafe_split", "unsafe_chunk")
-
-
-def resized(own: Step, before: Sequence[int], kept: Kept, after: Any) -> Step:
-    """A step on what is left of a tensor of shape `before`, which should give `after`.
-
-    Raises:
-        ValueError: The sizes cannot be said.
-    """
-    if own.name in ("view", "reshape", "_unsafe_view", "view_copy"):
-        return _replaced(own, aten.reshape.default, _sizes(own.rest[0], own, after))
-    if own.name in ("expand", "broadcast_to"):
-        return _replaced(own, own.target, _sizes(own.rest[0], own, after))
-    if own.name in ("view_as", "reshape_as"):
-        return _replaced(own, aten.reshape.default, _sizes(None, own, after))
-    if own.name == "unflatten":
-        return _unflatten(own, before, after)
-    if own.name in ("slice", "narrow"):
-        return _slice(own, before, kept)
-    dim = _dim(own, before)
-    if own.name == "select" and dim in kept:
-        place = int((kept[dim] < own.rest[1] % before[dim]).sum())
-        return _replaced(own, own.target, dim, place)
-    if own.name in _SPLITS and dim in kept:
-        pairs = zip(after, own.shape, strict=True)
-        counts = [len(each[dim]) if dim in each else shape[dim] for each, shape in pairs]
-        return _replaced(own, aten.split_with_sizes.default, counts, dim)
-    return own
-
-
-def _replaced(own: Step, target: Any, *rest: Any) -> Step:
-    return replace(own, target=target, rest=rest, kwargs={})
-
-
-def _dim(own: Step, before: Sequence[int]) -> int:
-    place = {"select": 0, "unbind": 0}.get(own.name, 1)
-    given = own.rest[place] if len(own.rest) > place else own.kwargs.get("dim", 0)
-    return given % len(before) if isinstance(given, int) else 0
-
-
-def _sizes(given: Any, own: Step, kept: Kept) -> list[Any]:
-    """Sizes as arguments: numbers where the graph has numbers, and one to be found at the call."""
-    found = []
-    for dim, size in enumerate(own.shape):
-        said = -1 if given is None or len(given) != len(own.shape) else given[dim]
-        if own.static[dim]:
-            found.append(len(kept[dim]) if dim in kept else size)
-        else:
-            found.append(-1 if dim in kept else said)
-    if own.name != "expand" and found.count(-1) > 1:
-        raise ValueError("two sizes that depend on the input change")
-    return found
-
-
-def _unflatten(own: Step, before: Sequence[int], kept: Kept) -> Step:
-    dim, sizes = own.rest
-    dim %= len(before)
-    said = [len(kept[d]) if d in kept else size for d, size in enumerate(sizes, start=dim)]
-    return _replaced(own, own.target, dim, said)
-
-
-def _slice(own: Step, before: Sequence[int], kept: Kept) -> Step:
-    dim, start, end, step = [*own.rest, *[0, None, None, 1][len(own.rest) :]]
-    dim %= len(before)
-    if dim not in kept:
-        return own
-    if own.name == "narrow":
-        chosen = range(start % before[dim], start % before[dim] + end)
-    else:
-        chosen = range(before[dim])[slice(start, end, step)]
-    places = _places(kept[dim], chosen, before[dim])
-    if chosen.step == 1:
-        first = int((kept[dim] < chosen.start).sum())
-        return _replaced(own, aten.slice.Tensor, dim, first, first + len(places))
-    return _replaced(own, aten.index_select.default, dim, places)
-
-
-def _places(kept: Tensor, chosen: Sequence[int], size: int) -> Tensor:
-    """Where the chosen indices that are left lie among all that are left."""
-    place = torch.full((size,), -1)
-    place[kept] = torch.arange(len(kept))
-    places = place[torch.tensor(list(chosen), dtype=torch.long)]
-    return places[places >= 0]
-
-
-Write = Callable[["_Smaller", fx.Node], fx.Node | None]
+Write = Callable[["Smaller", fx.Node], fx.Node | None]
 SMALLER: dict[str, Write] = {}
 
 
@@ -111,82 +28,56 @@ def smaller(*names: str) -> Callable[[Write], Write]:
     """Register how these operations are written; None means as they were."""
 
     def register(function: Write) -> Write:
-        for name in names:
-            SMALLER[name] = function
+        SMALLER.update(dict.fromkeys(names, function))
         return function
 
     return register
 
 
-def _with(on: _Smaller, node: fx.Node, place: int, value: Any) -> fx.Node:
-    """A copy of a node with another argument."""
-    copied = on._copy(node)
-    copied.update_arg(place, fx.map_arg(value, lambda n: on.env.get(n, n)))
-    return copied
-
-
-def _args(node: fx.Node) -> list[Any]:
-    return list(node.args)
-
-
-def _named(node: fx.Node, name: str, default: Any = None) -> Any:
-    """An argument by name, wherever it stands."""
-    target: Any = node.target
-    names = [argument.name for argument in target._schema.arguments]
-    given = {**dict(zip(names, node.args, strict=False)), **node.kwargs}
-    return given.get(name, default)
-
-
-@smaller("conv1d", "conv2d", "conv3d", "conv_transpose1d", "conv_transpose2d", "conv_transpose3d")
-@smaller("convolution")
-def conv(on: _Smaller, node: fx.Node) -> fx.Node | None:
+@smaller(*CONVOLUTIONS)
+def conv(on: Smaller, node: fx.Node) -> fx.Node | None:
     """As many groups as are left."""
-    groups = _named(node, "groups", 1)
-    if groups == 1:
+    if argument(node, "groups") == 1:
         return None
-    x, weight = _args(node)[:2]
-    name = op_name(node)
-    transposed = "transpose" in name or (name == "convolution" and bool(node.args[6]))
-    ndim = len(on.labels.traced.results[weight].shape) - 2
-    channels = on.count(node if transposed else x, -1 - ndim)
-    left = channels // on.count(weight, 1)
-    return _with(on, node, 8 if name == "convolution" else 6, left)
+    x: Any = node.args[0]
+    weight: Any = node.args[1]
+    transposed = "transpose" in op_name(node) or argument(node, "transposed")
+    channel = 1 - len(on.shape(weight))  # counted from the end
+    left = on.count(node if transposed else x, channel) // on.count(weight, 1)
+    return on.copy(node, {8 if op_name(node) == "convolution" else 6: left})
 
 
-@smaller("group_norm")
-def group_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """As many groups as are left; one group of all as a layer norm."""
-    x, groups = _args(node)[:2]
-    share = on.share(x, 1)
-    if groups > 1:
-        return _with(on, node, 1, round(groups * share))
-    ndim = len(on.labels.traced.results[x].shape)
+@smaller("layer_norm", "rms_norm", "group_norm")
+def norm(on: Smaller, node: fx.Node) -> fx.Node | None:
+    """Statistics of the full width, of which what is gone is zero; as many groups as are left."""
+    x: Any = node.args[0]
+    name, ndim = op_name(node), len(on.shape(x))
+    first = 1 if name == "group_norm" else ndim - len(argument(node, "normalized_shape"))
+    dims = list(range(first, ndim))
+    share = on.share(x, dims)
+    if name == "group_norm" and (groups := argument(node, "num_groups")) > 1:
+        return on.copy(node, {1: round(groups * share)})
     if share == 1:
         return None
-    view = [-1, *[1] * (ndim - 2)]
-    affine = [_named(node, name) for name in ("weight", "bias")]
-    shaped = [a if a is None else on.call(aten.reshape.default, on.env[a], view) for a in affine]
-    return full_width(
-        on, on.env[x], list(range(1, ndim)), share, _named(node, "eps", 1e-5), *shaped
-    )
+    if name == "rms_norm":
+        # With f = n / N it is rms_norm(sqrt(f) x) / sqrt(f).
+        scaled = on.call(aten.mul.Tensor, on.env[x], math.sqrt(share))
+        normed = on.copy(node, {1: [on.count(x, dim) for dim in dims]})
+        normed.update_arg(0, scaled)
+        return on.call(aten.div.Tensor, normed, math.sqrt(share))
+    affine = argument(node, "weight"), argument(node, "bias")
+    weight, bias = (None if each is None else on.env[each] for each in affine)
+    if name == "group_norm":
+        view = [-1, *[1] * (ndim - 2)]
+        weight, bias = (
+            None if each is None else on.call(aten.reshape.default, each, view)
+            for each in (weight, bias)
+        )
+    return _full_width(on, on.env[x], dims, share, argument(node, "eps"), weight, bias)
 
 
-@smaller("layer_norm")
-def layer_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """Statistics of the full width, of which what is gone is zero."""
-    x, shape = _args(node)[:2]
-    ndim = len(on.labels.traced.results[x].shape)
-    dims = list(range(ndim - len(shape), ndim))
-    share = on.share(x, *dims)
-    if share == 1:
-        return None
-    affine = [_named(node, name) for name in ("weight", "bias")]
-    own = [a if a is None else on.env[a] for a in affine]
-    return full_width(on, on.env[x], dims, share, _named(node, "eps", 1e-5), *own)
-
-
-def full_width(
-    on: _Smaller, x: fx.Node, dims: list[int], share: float, eps: float, weight: Any, bias: Any
+def _full_width(
+    on: Smaller, x: fx.Node, dims: list[int], share: float, eps: float, weight: Any, bias: Any
 ) -> fx.Node:
     """With f = n / N: mu = f mean(x); v = f mean((x - mu)^2) + (1 - f) mu^2."""
     mean = on.call(aten.mul.Tensor, on.call(aten.mean.dim, x, dims, True), share)
@@ -195,56 +86,32 @@ def full_width(
     spread = on.call(aten.mul.Tensor, spread, share)
     rest = on.call(aten.mul.Tensor, on.call(aten.square.default, mean), 1 - share)
     variance = on.call(aten.add.Tensor, on.call(aten.add.Tensor, spread, rest), eps)
-    return _affine(on, on.call(aten.mul.Tensor, centred, _rsqrt(on, variance)), weight, bias)
-
-
-def _rsqrt(on: _Smaller, x: fx.Node) -> fx.Node:
-    return on.call(aten.rsqrt.default, x)
-
-
-def _affine(on: _Smaller, x: fx.Node, weight: Any, bias: Any) -> fx.Node:
+    found = on.call(aten.mul.Tensor, centred, on.call(aten.rsqrt.default, variance))
     if weight is not None:
-        x = on.call(aten.mul.Tensor, x, weight)
-    return x if bias is None else on.call(aten.add.Tensor, x, bias)
-
-
-@smaller("rms_norm")
-def rms_norm(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """The mean square of the full width: with f = n / N, rms_norm(sqrt(f) x) / sqrt(f)."""
-    x, shape = _args(node)[:2]
-    ndim = len(on.labels.traced.results[x].shape)
-    dims = list(range(ndim - len(shape), ndim))
-    share = on.share(x, *dims)
-    if share == 1:
-        return None
-    scaled = on.call(aten.mul.Tensor, on.env[x], math.sqrt(share))
-    own = [on.count(x, dim) for dim in dims]
-    normed = _with(on, node, 1, own)
-    normed.update_arg(0, scaled)
-    return on.call(aten.div.Tensor, normed, math.sqrt(share))
+        found = on.call(aten.mul.Tensor, found, weight)
+    return found if bias is None else on.call(aten.add.Tensor, found, bias)
 
 
 @smaller("mean")
-def mean(on: _Smaller, node: fx.Node) -> fx.Node | None:
+def mean(on: Smaller, node: fx.Node) -> fx.Node | None:
     """The mean over all, of which what is gone is zero."""
-    x = _args(node)[0]
-    ndim = len(on.labels.traced.results[x].shape)
-    dims = _named(node, "dim") or list(range(ndim))
-    share = on.share(x, *(d % ndim for d in dims))
-    return None if share == 1 else on.call(aten.mul.Tensor, on._copy(node), share)
+    x: Any = node.args[0]
+    share = on.share(x, dims_of(argument(node, "dim"), len(on.shape(x))))
+    return None if share == 1 else on.call(aten.mul.Tensor, on.copy(node), share)
 
 
 @smaller("scaled_dot_product_attention")
-def attention(on: _Smaller, node: fx.Node) -> fx.Node:
-    """The scale that it had; and of keys and values that queries share those that they read."""
-    query, *shared = _args(node)[:3]
-    shape = on.labels.traced.results[query].shape
+def attention(on: Smaller, node: fx.Node) -> fx.Node:
+    """The scale stays as it was, and of shared keys and values those stay that are read."""
+    query: Any = node.args[0]
+    shared: Any = node.args[1:3]
+    shape = on.shape(query)
     dim = len(shape) - 3
-    heads = on.kept(query).get(dim)
+    heads = on.kept(query).get(dim) if node.kwargs.get("enable_gqa") else None
     own = {}
-    for each in shared if node.kwargs.get("enable_gqa") and heads is not None else ():
-        whole = on.labels.traced.results[each].shape[dim]
-        if on.count(each, dim) == whole > 1:
+    for each in shared:
+        whole = on.shape(each)[dim]
+        if heads is not None and on.count(each, dim) == whole > 1:
             read = on.constant(heads // (shape[dim] // whole))
             own[each] = on.call(aten.index_select.default, on.env[each], dim, read)
     copied = on.graph.node_copy(node, lambda n: own.get(n) or on.operand(node, n))
@@ -254,36 +121,33 @@ def attention(on: _Smaller, node: fx.Node) -> fx.Node:
 
 
 @smaller("constant_pad_nd", "pad")
-def pad(on: _Smaller, node: fx.Node) -> fx.Node | None:
+def pad(on: Smaller, node: fx.Node) -> fx.Node | None:
     """As much padding as is left of it."""
-    x, padding = _args(node)[:2]
-    shape = on.labels.traced.results[node].shape
-    before = on.labels.traced.results[x].shape
-    found = list(padding)
-    for place in range(len(found) // 2):
-        dim = len(shape) - 1 - place
-        if dim in on.kept(node):
-            kept = on.kept(node)[dim]
-            lead = on.labels.traced.results.get(found[2 * place], found[2 * place])
-            found[2 * place] = int((kept < lead).sum())
-            found[2 * place + 1] = int((kept >= lead + before[dim]).sum())
-    return _with(on, node, 1, found)
+    x: Any = node.args[0]
+    padding: Any = node.args[1]
+    found, ndim = list(padding), len(on.shape(node))
+    for dim, kept in on.kept(node).items():
+        place = 2 * (ndim - 1 - dim)
+        if place < len(found):
+            lead = on.labels.traced.results.get(found[place], found[place])
+            found[place] = int((kept < lead).sum())
+            found[place + 1] = int((kept >= lead + on.shape(x)[dim]).sum())
+    return on.copy(node, {1: found})
 
 
 @smaller("zeros", "ones", "full", "empty", "new_zeros", "new_ones", "new_full", "new_empty")
-def made(on: _Smaller, node: fx.Node) -> fx.Node | None:
+def made(on: Smaller, node: fx.Node) -> fx.Node | None:
     """A tensor of the size that is left."""
-    name = op_name(node)
-    place = int(name.startswith("new_"))
-    sizes = list(_args(node)[place])
+    place = int(op_name(node).startswith("new_"))
+    given: Any = node.args[place]
+    sizes = list(given)
     for dim, kept in on.kept(node).items():
         sizes[dim] = len(kept)
-    return _with(on, node, place, sizes)
+    return on.copy(node, {place: sizes})
 
 
 @smaller("copy")
-def copy(on: _Smaller, node: fx.Node) -> fx.Node | None:
-    """What is written; it alone has a derivative."""
-    x, source = _args(node)[:2]
-    shapes = [on.labels.traced.results[n].shape for n in (x, source)]
-    return on.env[source] if shapes[0] == shapes[1] else None
+def copy(on: Smaller, node: fx.Node) -> fx.Node | None:
+    """What is written, without the copying, which has no derivative."""
+    x, source = node.args[:2]
+    return on.env[source] if on.shape(x) == on.shape(source) else None  # pyright: ignore

@@ -1,9 +1,9 @@
 """A model as a graph of aten operations, with the user's names for its tensors.
 
-`torch.export` gives the graph of every input of the example's kind: the number of samples is free,
-and so is the length of token sequences. Where a forward goes by numbers, export refuses, and the
-operations of the one branch that the example takes are recorded instead; such a graph says which
-units belong together and nothing else (`exported` is False).
+`torch.export` gives a graph that holds for every input like the example: the number of samples is
+free, and so is the length of token sequences. Export refuses a forward whose course depends on
+numbers. Then the operations of the one branch that the example takes are recorded instead; such a
+graph only says which units belong together (`exported` is False).
 
 The graph is functional: an operation that writes in place has become one that returns its result.
 """
@@ -33,12 +33,12 @@ from biprune.training.batches import evaluation_mode
 from biprune.training.seeding import forked_rng
 
 Shape = tuple[int, ...]
-PICKED = 3  # as many as are picked by numbers, on the example: any number of two or more will do
+PICKED = 3  # stands for a size that depends on numbers: any number of two or more will do
 
 
 @dataclass(frozen=True)
 class Size:
-    """A size that an input may have, from `low` to `high`; the same wherever it has one name."""
+    """The sizes that a dimension of an input may have; those of one name are the same number."""
 
     low: int
     high: int | None
@@ -47,11 +47,18 @@ class Size:
 
 @dataclass(frozen=True)
 class Traced:
-    """A graph, the user's name of each tensor that a `get_attr` node reads, and example sizes.
+    """A graph and what is known of it.
 
-    `results` has what each node gives on the example: the shape of a tensor, the number that a size
-    is, or a list of these. `sizes` are those that each input may have, `keywords` what inputs are
-    called, `nesting` what the model returns; see `calls.template`.
+    Attributes:
+        module: The graph itself.
+        names: The user's name of each tensor that a `get_attr` node reads.
+        results: What each node gives on the example: the type of a tensor, the number that a size
+            is, or a list of these.
+        sizes: The sizes that each input may have.
+        nesting: What the model returns; see `calls.template`.
+        keywords: What the inputs are called.
+        exported: Whether the graph holds for other inputs than the example.
+        refused: Why export refused the model, if it did.
     """
 
     module: fx.GraphModule
@@ -109,6 +116,16 @@ def _parameters_of(model: nn.Module, count: int) -> tuple[str, ...]:
 def op_name(node: fx.Node) -> str:
     """The name of the aten operation that a node calls; empty if it calls none."""
     return getattr(node.target, "_opname", "")
+
+
+def argument(node: fx.Node, name: str) -> Any:
+    """What a node is called with by this name, wherever it stands; else the operation's default."""
+    target: Any = node.target
+    for place, declared in enumerate(target._schema.arguments):
+        if declared.name == name:
+            given = node.args[place] if place < len(node.args) else declared.default_value
+            return node.kwargs.get(name, given)
+    return None
 
 
 def _at_least_two(inputs: tuple[Tensor, ...]) -> Iterator[Tensor]:
@@ -170,7 +187,7 @@ def _dynamic(inputs: tuple[Tensor, ...]) -> tuple[dict[int, Any], ...]:
 
 
 def _branch_taken(called: ByPosition, inputs: tuple[Tensor, ...], refused: str) -> fx.GraphModule:
-    """The operations that one forward on the example runs, by the numbers that it meets."""
+    """The operations that a forward on the example runs."""
     from torch.fx.experimental.proxy_tensor import make_fx
 
     record = make_fx(called, pre_dispatch=True, _error_on_data_dependent_ops=False)
@@ -213,7 +230,7 @@ def _concrete(value: Any) -> Any:
 
 
 def _number(size: Any) -> Any:
-    """A size on the example; of one that depends on numbers, as of what is picked, a stand-in."""
+    """A size on the example, or a stand-in for one that depends on numbers."""
     from torch.fx.experimental.symbolic_shapes import optimization_hint
 
     if isinstance(size, torch.SymInt):
@@ -223,7 +240,7 @@ def _number(size: Any) -> Any:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Without torch's warnings and logs about what it cannot export: the error says it."""
+    """Silence torch's warnings and logs about what it cannot export: the error says it."""
     disabled = logging.root.manager.disable
     logging.disable(logging.CRITICAL)
     try:

@@ -1,18 +1,18 @@
 """The walk of labels through a graph: every node once, and again while that ties more.
 
-Work is bounded: each walk but the last ties atoms, of which there are finitely many, and after
+The work is bounded: each walk but the last ties atoms, of which there are finitely many, and after
 `MOST_WALKS` nothing is offered.
 """
 
 from __future__ import annotations
 
 import operator
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from typing import Any
 
 from torch import fx
 
-from biprune.structured.atoms import Carried, Plane, spread
+from biprune.structured.atoms import Carried, Plane, spread, varies
 from biprune.structured.calls import Attention
 from biprune.structured.labels import NOT_KNOWN, Labels, Planes
 from biprune.structured.rules import is_moving, may_read_table, rule_of
@@ -22,48 +22,40 @@ MOST_WALKS = 20
 IS_OUTPUT = "it is the model's output"
 
 
-def walked(
-    traced: Traced,
-    parameters: Collection[str],
-    buffers: Collection[str],
-    *,
-    attention: Attention = "heads",
-    streams: bool = False,
-) -> Walk:
-    """Carry labels through a graph until nothing more is tied.
+class Walk(Labels):
+    """Labels that are carried through a graph until nothing more is tied.
 
     Args:
         traced: The graph.
         parameters: Names of what is masked: zero in units that are gone.
         buffers: Names of tensors that are not masked but have to be cut along.
-        attention: Whether whole heads are units, heads of queries alone, or index d of all heads.
-        streams: Whether units may run through norms over all of them; see `smaller`.
+        attention: What a unit of attention is; see `find_groups`.
+        streams: Whether units may run through norms over all of them.
     """
-    walk = Walk(traced, attention, streams)
-    walk.begin(set(parameters), set(buffers))
-    return walk
 
-
-class Walk(Labels):
-    """Labels that walk."""
-
-    def begin(self, parameters: set[str], buffers: set[str]) -> None:
-        """Start from the model's tensors, and walk until nothing more is tied."""
-        self._masked, self._cut = parameters, parameters | buffers
-        self._constant = _constants(self.traced.module.graph)
-        self.tables = _tables(self.traced, self._constant, parameters)
+    def __init__(
+        self,
+        traced: Traced,
+        parameters: Collection[str],
+        buffers: Collection[str],
+        attention: Attention = "heads",
+        streams: bool = False,
+    ) -> None:
+        super().__init__(traced, attention, streams)
+        self._masked, self._cut = set(parameters), {*parameters, *buffers}
+        self._constant = _constants(traced.module.graph)
+        self.tables = _tables(traced, self._constant, self._masked)
         self._until_settled()
 
     def tie_at(self, node: fx.Node) -> bool:
-        """Tie what varies along several dimensions at a node or where it comes from, and walk
-        again; False if there is nothing to tie."""
-        before = self.atoms.num_ties
-        for near in [node, *node.all_input_nodes]:
-            for tensor in self.tensors(near):
-                for plane in tensor.planes:
-                    self.keep_longest(plane.labels)
-        tied = self.atoms.num_ties != before
-        self._until_settled()
+        """Tie what varies along several dimensions at a node or where it comes from.
+
+        Returns:
+            Whether there was something to tie. The labels have walked again then.
+        """
+        tied = self._keep_longest([node, *node.all_input_nodes])
+        if tied:
+            self._until_settled()
         return tied
 
     def _until_settled(self) -> None:
@@ -81,43 +73,42 @@ class Walk(Labels):
             self.freeze(self.tensors(node), "its ties could not be settled")
 
     def _visit(self, node: fx.Node) -> Any:
-        given = self.traced.results[node]
         if node.op == "get_attr":
-            return self._tensor(node, given) if isinstance(given, TensorType) else None
+            return self._tensor(node) if isinstance(self.given, TensorType) else None
         if node.op == "output":
-            for tensor in self._operands(node):
-                self.freeze([tensor], IS_OUTPUT)
+            self.freeze(self._operands(node), IS_OUTPUT)
             return None
         if node.op != "call_function":
-            return self._result(given, (), node)
+            return self._result(self.given, (), node)
         if node.target is operator.getitem and isinstance(node.args[0], fx.Node):
             source = self.carried.get(node.args[0])
             place: Any = node.args[1]
             return source[place] if isinstance(source, list) else source
-        return self._result(given, self._planes(node), node)
+        return self._result(self.given, self._planes(node), node)
 
     def _planes(self, node: fx.Node) -> Planes | list[Planes]:
         rule, name = rule_of(node)
-        read = list(self._operands(node))
         if rule is not None:
-            args, kwargs = self._arguments(node)
+            args, kwargs = (self._values(node, own) for own in (node.args, node.kwargs))
             try:
                 planes = rule(self, *args, **kwargs)
-                if isinstance(planes, list) == isinstance(self.traced.results[node], list):
+                if isinstance(planes, list) == isinstance(self.given, list):
                     return planes
             except Exception as error:  # arguments that no rule foresaw: as if it were not known
                 name = f"{name} ({type(error).__name__})"
-        self.freeze(read, f"it runs through {name}, {NOT_KNOWN}")
+        self.freeze(self._operands(node), f"it runs through {name}, {NOT_KNOWN}")
         return ()
 
-    def _arguments(self, node: fx.Node) -> tuple[Any, Any]:
+    def _values(self, node: fx.Node, arguments: Any) -> Any:
+        """Arguments of a node with what they carry, or are, in place of nodes."""
+
         def value(argument: fx.Node) -> Any:
             known = self.carried.get(argument)
             if isinstance(known, Carried) and (node, argument) in self.tables:
                 return self.copy(known, (node, argument))
             return self.traced.results[argument] if known is None else known
 
-        return fx.map_arg(node.args, value), fx.map_arg(node.kwargs, value)
+        return fx.map_arg(arguments, value)
 
     def _operands(self, node: fx.Node) -> Iterator[Carried]:
         for argument in node.all_input_nodes:
@@ -131,18 +122,16 @@ class Walk(Labels):
             return [self._result(g, p, node) for g, p in zip(given, each, strict=True)]
         return None
 
-    def _tensor(self, node: fx.Node, given: TensorType) -> Carried:
+    def _tensor(self, node: fx.Node) -> Carried:
         """A tensor of the model: one plane for each dimension of more than one index."""
-        name = self.traced.names.get(str(node.target))
+        name, shape = self.traced.names.get(str(node.target)), self.shape
         planes: list[Plane] = []
-        if name in self._cut and given.dtype.is_floating_point:
-            for dim, size in enumerate(given.shape):
+        if name in self._cut and self.given.dtype.is_floating_point:
+            for dim, size in enumerate(shape):
                 if size > 1:
-                    line = self.atoms.of((name, dim), size)
-                    self.owned[name, dim] = line
-                    labels = spread(line, dim, given.shape)
-                    planes.append(Plane(labels, zero=name in self._masked))
-        return Carried(given.shape, given.dtype, tuple(planes), constant=True)
+                    line = self.owned[name, dim] = self.atoms.of((name, dim), size)
+                    planes.append(Plane(spread(line, dim, shape), zero=name in self._masked))
+        return Carried(shape, self.given.dtype, tuple(planes), constant=True)
 
     def _tie_what_is_no_product(self) -> bool:
         """Tie planes that vary along several dimensions where something computes on them.
@@ -150,12 +139,21 @@ class Walk(Labels):
         What is left of such units is no box, so that no smaller tensor holds it. Moving operations
         are exempt: a selection can stand for several of them; see `runs`.
         """
+        nodes = self.traced.module.graph.nodes
+        computing = [n for n in nodes if n.op == "call_function" and not is_moving(n)]
+        return self._keep_longest(near for n in computing for near in (*n.all_input_nodes, n))
+
+    def _keep_longest(self, nodes: Iterable[fx.Node]) -> bool:
+        """Tie the planes at nodes along all that they vary in but their longest dimension."""
         before = self.atoms.num_ties
-        for node in self.traced.module.graph.nodes:
-            if node.op == "call_function" and not is_moving(node):
-                for tensor in [*self._operands(node), *self.tensors(node)]:
-                    for plane in tensor.planes:
-                        self.keep_longest(plane.labels)
+        for node in nodes:
+            for tensor in self.tensors(node):
+                for plane in tensor.planes:
+                    labels = self.atoms.settled(plane.labels)
+                    dims = varies(labels)
+                    if len(dims) > 1:
+                        longest = max(dims, key=lambda dim: labels.shape[dim])
+                        self.atoms.collapse(labels, [dim for dim in dims if dim != longest])
         return self.atoms.num_ties != before
 
 
@@ -164,9 +162,8 @@ def _constants(graph: fx.Graph) -> dict[fx.Node, bool]:
     found: dict[fx.Node, bool] = {}
     for node in graph.nodes:
         is_size = getattr(node.target, "__name__", "") == "sym_size.int"
-        fixed = node.op == "get_attr" or is_size
-        inputs = node.all_input_nodes
-        found[node] = fixed or (node.op == "call_function" and all(found[n] for n in inputs))
+        computed = node.op == "call_function" and all(found[n] for n in node.all_input_nodes)
+        found[node] = node.op == "get_attr" or is_size or computed
     return found
 
 
@@ -175,8 +172,8 @@ def _tables(
 ) -> set[tuple[fx.Node, fx.Node]]:
     """Which nodes read which tables that other modules read as well, as rotary embeddings are.
 
-    A table is made of the model's tensors alone: a buffer, or computed from some. Parameters that
-    modules share as they are stay tied.
+    A table is made of the model's tensors alone: it is a buffer, or computed from some tensors.
+    Parameters that modules share as they are stay tied.
     """
     sources: dict[fx.Node, set[str]] = {}
     raw: dict[fx.Node, bool] = {}

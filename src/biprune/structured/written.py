@@ -1,4 +1,8 @@
-"""A graph as plain data and back: operations from a list of ours, no code, a bounded trial run."""
+"""A graph as plain data and back.
+
+What a stranger wrote cannot do harm: operations are from a list of ours, nothing is code, and a
+trial run without numbers is bounded.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +39,8 @@ def run_on_shapes(form: GraphForm) -> None:
     """Run the graph without numbers, on inputs of the smallest sizes that it takes.
 
     Raises:
-        ValueError: A result is larger than a machine holds, or is not what `filled` needs. What
-            torch raises of arguments that do not fit is raised as it is.
+        ValueError: A result is larger than a machine holds, or the outputs do not fit the nesting.
+            Whatever torch raises for arguments that do not fit is raised as it is.
     """
     with quiet(), FakeTensorMode(allow_non_fake_inputs=True):
         inputs = [
@@ -79,7 +83,7 @@ class _Bounded(fx.Interpreter):
 
 
 def _check_numbers(function: Callable[..., Any], args: Any) -> None:
-    """Refuse anything but numbers: lists and texts may be multiplied, and numbers raised high."""
+    """Refuse anything but small powers of numbers: even a list can be multiplied without end."""
     if not all(isinstance(each, int | float) for each in args):
         raise ValueError(f"{function.__name__} takes sizes, and no more than that")
     if function is operator.pow and abs(args[-1]) > LARGEST_POWER:
@@ -111,7 +115,7 @@ _KINDS: dict[str, type] = {
 
 
 def to_data(form: GraphForm) -> dict[str, Any]:
-    """The graph as lists, words and numbers; its tensors are in the form's state.
+    """Write the graph as lists, words and numbers; its tensors are in the form's state.
 
     Raises:
         ValueError: It holds an operation that files do not.
@@ -164,10 +168,14 @@ def _plain(argument: Any, places: Mapping[fx.Node, int]) -> Any:
 
 
 def from_data(data: Mapping[str, Any], tensors: Mapping[str, Tensor]) -> GraphForm:
-    """The form that `to_data` wrote, in eval mode.
+    """Make the form that `to_data` wrote, in eval mode.
+
+    Args:
+        data: What `to_data` gave.
+        tensors: The form's state.
 
     Raises:
-        ValueError: It is none, or holds what it must not.
+        ValueError: The data is no graph, or holds what it must not.
     """
     try:
         form = _form(data, tensors)

@@ -1,4 +1,4 @@
-"""Batches of any shape: counted, moved to a device, and what a model makes of them."""
+"""Batches of any shape: counting them, moving them, and the loss and accuracy on them."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ BatchScheme = Literal["different", "reverse", "same"]
 
 
 def device_of(model: nn.Module) -> torch.device:
-    """Where the model's parameters are."""
+    """Return the device of the model's parameters."""
     return next((p.device for p in model.parameters()), torch.device("cpu"))
 
 
 def to_device(batch: Batch, device: torch.device) -> Batch:
-    """The same nesting with every tensor on `device`; other values pass through."""
+    """Return the same nesting with every tensor on `device`; other values pass through."""
     if isinstance(batch, Tensor):
         return batch.to(device, non_blocking=True)
     if callable(move := getattr(batch, "to", None)):  # such as a tokenizer's batch
@@ -40,7 +40,7 @@ def to_device(batch: Batch, device: torch.device) -> Batch:
 
 
 def tensors_in(nested: object) -> Iterator[Tensor]:
-    """Every tensor of a nesting of collections, in order; other values are passed over."""
+    """Yield every tensor in nested collections, in order; other values are skipped."""
     if isinstance(nested, Tensor):
         yield nested
     elif isinstance(nested, Iterable) and not isinstance(nested, str):
@@ -49,33 +49,33 @@ def tensors_in(nested: object) -> Iterator[Tensor]:
 
 
 def num_samples(batch: Batch) -> int:
-    """Samples in a batch: the length of the first tensor in it that has one."""
+    """Return the size of a batch: the length of its first tensor that has one, else 0."""
     return next((len(t) for t in tensors_in(batch) if t.ndim and len(t)), 0)
 
 
-def count_batches(batches: Iterable[Batch]) -> int:
-    """Number of batches in one pass, by `len` or else by one pass over them."""
+def count_batches(batches: Iterable[Batch], name: str = "data") -> int:
+    """Return the number of batches in a pass, by `len` if possible, else by counting."""
     if isinstance(batches, Iterator):
         raise ValueError(
-            "`data` is a one-shot iterator, which training would exhaust in its first epoch. Pass "
-            "something that can be iterated again: a DataLoader or a list of batches."
+            f"`{name}` is a one-shot iterator, which training would exhaust in its first epoch. "
+            "Pass something that can be iterated again: a DataLoader or a list of batches."
         )
     try:
         count = len(batches)  # pyright: ignore[reportArgumentType]
     except TypeError:  # a loader over an iterable data set has no length
         count = sum(1 for _ in batches)
     if count == 0:
-        raise ValueError("`data` yields no batches: the loader is empty.")
+        raise ValueError(f"`{name}` yields no batches: the loader is empty.")
     return count
 
 
 class MicroBatches(tuple[Batch, ...]):
-    """Batches that make one gradient together."""
+    """Batches whose gradients are accumulated for one step."""
 
 
 @dataclass(frozen=True)
 class Accumulated:
-    """`batches` in groups of `size`; what is left over at the end of a pass is left out."""
+    """`batches` in groups of `size`; an incomplete group at the end of a pass is dropped."""
 
     batches: Iterable[Batch]
     size: int
@@ -87,7 +87,7 @@ class Accumulated:
 
 
 def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
-    """Batches without end: the loader is started again whenever it ends."""
+    """Yield batches without end, starting the loader again whenever it is exhausted."""
     while True:
         empty = True
         for batch in batches:
@@ -98,19 +98,19 @@ def endless(batches: Iterable[Batch]) -> Iterator[Batch]:
 
 
 def take(batches: Iterable[Batch], count: int) -> Iterator[Batch]:
-    """Exactly `count` batches of the endless stream."""
+    """Yield exactly `count` batches of the endless stream."""
     return islice(endless(batches), count)
 
 
 def level_batches(
     batches: Iterable[Batch], steps: int, lower_steps: int, scheme: BatchScheme
 ) -> Iterator[Sequence[Batch]]:
-    """`lower_steps` batches for theta and one for the mask, `steps` times.
+    """Yield `lower_steps` batches for theta and one for the mask, `steps` times.
 
-    "different" draws all of them from one stream. "reverse" gives the upper level the epoch's
-    batches in reverse order, and holds them in memory. "same" repeats the lower level's last.
-    Loaders are passed over one time after the other, never two at once: those with persistent
-    workers have a single iterator.
+    With "different", all come from one stream. With "reverse", the mask gets the epoch's batches in
+    reverse order, which keeps them in memory. With "same", it gets the last batch of theta again.
+    A loader is never iterated twice at the same time: with persistent workers it has only a single
+    iterator.
     """
     if scheme == "different":
         return rotated(batches, steps, lower_steps + 1)
@@ -122,10 +122,10 @@ def level_batches(
 
 
 def rotated(batches: Iterable[Batch], steps: int, roles: int) -> Iterator[Sequence[Batch]]:
-    """`steps` groups of `roles` batches, which swap their roles whenever the groups repeat.
+    """Yield `steps` groups of `roles` batches, rotating the roles whenever the groups repeat.
 
-    A loader that keeps its order repeats them after lcm(steps, roles) batches, and would show some
-    batches to one role alone.
+    With a loader that does not shuffle, groups repeat after lcm(steps, roles) batches. Without the
+    rotation, every role would see only a part of the batches.
     """
     stream = take(batches, steps * roles)
     for number, group in enumerate(zip(*[stream] * roles, strict=True)):
@@ -134,15 +134,15 @@ def rotated(batches: Iterable[Batch], steps: int, roles: int) -> Iterator[Sequen
 
 
 def loss_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
-    """What `loss` returns, refused where there is no gradient to take of it."""
+    """Return the loss of a batch, or raise an error that tells the user what is wrong."""
     try:
         value = loss(model, batch)
     except ValueError as error:
         if "more than 1 value per channel" not in str(error):
             raise
         raise ValueError(
-            "A batch holds one sample, and BatchNorm needs at least two to train on. Pass "
-            "`drop_last=True` to the DataLoader if it is the last one, or a larger `batch_size`."
+            "A batch holds one sample, but BatchNorm needs at least two to train. If it is the "
+            "last batch, pass `drop_last=True` to the DataLoader; else use a larger `batch_size`."
         ) from error
     if not (isinstance(value, Tensor) and value.numel() == 1):
         raise TypeError(f"`loss` must return a scalar tensor, got {described(value)}.")
@@ -150,27 +150,27 @@ def loss_of(loss: Loss, model: nn.Module, batch: Batch) -> Tensor:
 
 
 def described(value: object) -> str:
-    """What a user's function returned, in a few words."""
+    """Describe in a few words what a user's function returned."""
     return f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
 
 
 def logits_of(output: object) -> Tensor:
-    """The logits in what a model returns: a tensor, `.logits`, or the first of a tuple."""
+    """Return the logits in a model's output: the tensor, its `logits`, or its first item."""
     named = output.get("logits") if isinstance(output, Mapping) else None
     found = getattr(output, "logits", output) if named is None else named
     if isinstance(found, (tuple, list)) and found:
         found = found[0]
     if not isinstance(found, Tensor):
         raise ValueError(
-            "The logits must be the tensor that the model returns, the `logits` in it or the "
-            f"first element of a tuple, got {described(output)}. Wrap the model, or pass `loss` "
-            "and `evaluate`."
+            "The logits must be the tensor that the model returns, its `logits` or the first "
+            f"element of a tuple, got {described(output)}. Wrap the model, or pass `loss` and "
+            "`evaluate`."
         )
     return found
 
 
 def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
-    """Cross-entropy of `model(inputs)` for a batch `(inputs, labels)`; see `logits_of`."""
+    """Return the cross-entropy of `model(inputs)` for a batch `(inputs, labels)`."""
     if not (isinstance(batch, (tuple, list)) and len(batch) == 2):
         raise ValueError(
             f"The default loss needs batches of (inputs, labels), got {type(batch).__name__}. "
@@ -180,9 +180,8 @@ def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
     logits = logits_of(model(inputs))
     if logits.ndim < 2 or logits.shape[1] < 2:
         raise ValueError(
-            "The default loss is the cross-entropy of classes, of which the outputs of shape "
-            f"{tuple(logits.shape)} have none to choose from. Pass `loss`, a function of "
-            "(model, batch)."
+            "The default loss is cross-entropy over classes, but outputs of shape "
+            f"{tuple(logits.shape)} have no two classes. Pass `loss`, a function of (model, batch)."
         )
     try:
         return cross_entropy(logits, labels)
@@ -197,7 +196,7 @@ def classification_loss(model: nn.Module, batch: Batch) -> Tensor:
 
 @contextmanager
 def evaluation_mode(model: nn.Module) -> Iterator[None]:
-    """Eval mode for every submodule, each put back as it was."""
+    """Put every submodule into eval mode, and back as it was afterwards."""
     modes = {module: module.training for module in model.modules()}
     model.eval()
     try:
@@ -209,7 +208,7 @@ def evaluation_mode(model: nn.Module) -> Iterator[None]:
 
 @torch.no_grad()
 def accuracy(model: nn.Module, batches: Iterable[tuple[Tensor, Tensor]]) -> float:
-    """Percentage of samples whose largest logit is the label's."""
+    """Return the percentage of samples whose largest logit is the label's."""
     device = device_of(model)
     correct, total = 0, 0
     with evaluation_mode(model):

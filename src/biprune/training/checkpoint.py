@@ -1,4 +1,4 @@
-"""A run's state on disk: written whole or not at all, and resumed whole, by the same run only."""
+"""A run's state on disk: written completely or not at all, and resumed only by the same run."""
 
 from __future__ import annotations
 
@@ -23,13 +23,13 @@ from biprune.core.parameters import own_name
 HEAD = b"biprune checkpoint %s\n"
 State = dict[str, Tensor]
 Taken = TypeVar("Taken")
-# What the parts of a run raise of a state that is not theirs.
+# What a run may raise when it loads a state of something else.
 UNFIT = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 logger = logging.getLogger(__name__)
 
 
 def digest(state: object) -> str:
-    """Hash of nested values, and of the memory format of tensors: what decides a run's bits."""
+    """Hash nested values, with the memory format of tensors, since it affects a run's bits."""
     sha = hashlib.sha256()
 
     def add(value: object) -> None:
@@ -52,32 +52,32 @@ def digest(state: object) -> str:
 
 
 def only_tensors(state: Mapping[str, object]) -> State:
-    """A state dict without what modules keep besides tensors (`get_extra_state`)."""
+    """Return the tensors of a state dict, without other state (`get_extra_state`)."""
     return {name: value for name, value in state.items() if isinstance(value, Tensor)}
 
 
 def copy_state(state: Mapping[str, object]) -> State:
-    """The tensors of a state dict, which later training cannot change."""
+    """Return copies of the tensors in a state dict."""
     return {name: tensor.detach().clone() for name, tensor in only_tensors(state).items()}
 
 
 def load_tensors_(model: nn.Module, state: Mapping[str, Tensor]) -> None:
-    """Give `model` all the tensors of its state; what its modules keep besides stays."""
+    """Load tensors into `model`; state of its modules that is not a tensor stays."""
     own: dict[str, Any] = model.state_dict()
     kept = {name: value for name, value in own.items() if not isinstance(value, Tensor)}
     given: Any = OrderedDict(kept | named_as_in(own, state))
-    given._metadata = getattr(own, "_metadata", None)  # versions, which modules may ask for
+    given._metadata = getattr(own, "_metadata", None)  # versions that modules may check
     model.load_state_dict(given)
 
 
 def named_as_in(own: Mapping[str, object], state: Mapping[str, Tensor]) -> State:
-    """`state` under the names of `own`: parts of the model may be compiled in either."""
+    """Rename `state` to match `own`; parts of the model may be compiled in only one of them."""
     names = {own_name(name): name for name in own}
     return {names.get(own_name(name), name): tensor for name, tensor in state.items()}
 
 
 def check_readable(state: Mapping[str, object]) -> None:
-    """Refuse what could be written to a checkpoint and not be read again without unpickling."""
+    """Raise a ValueError for state that could not be read again without pickle."""
     others = {name: value for name, value in state.items() if not isinstance(value, Tensor)}
     for name, value in others.items():
         file = io.BytesIO()
@@ -93,11 +93,10 @@ def check_readable(state: Mapping[str, object]) -> None:
 
 
 class Checkpoint:
-    """One file that holds the newest state of a run with these `settings`, from this `start`.
+    """A file with the newest state of one run. The state before it is kept, in case of damage.
 
-    They say what the run is; a file from a run with others is refused, since resuming it would
-    give neither run's result. `start` is the digest of what the run begins with. The state before
-    is kept beside it, for the case that the newest is damaged.
+    A file from a run with other `settings`, or another digest of its `start`, is refused: resuming
+    it would give the result of neither run.
     """
 
     def __init__(
@@ -106,10 +105,10 @@ class Checkpoint:
         self.path = writable_folder(folder) / f"{stage}.checkpoint"
         self.before = self.path.with_name(f"{stage}.before.checkpoint")
         self.settings = {**settings, "start": start}
-        self._is_sound = False  # whether the newest was read or written by this run
+        self._is_sound = False  # whether this run has read or written the newest file
 
     def save(self, state: Mapping[str, Any]) -> None:
-        """Replace the file in one step, so that a kill leaves the old one or the new one."""
+        """Replace the file atomically: a kill leaves the old one or the new one."""
         file = io.BytesIO()
         torch.save(_plain({"settings": self.settings, **state}), file)
         content = file.getbuffer()
@@ -121,7 +120,7 @@ class Checkpoint:
         self._is_sound = True
 
     def resume(self, take: Callable[[dict[str, Any]], Taken]) -> Taken | None:
-        """What `take` makes of the newest sound state of this run, or None if there is none."""
+        """Pass the newest undamaged state to `take` and return its result; None without a state."""
         path, state = self._newest()
         if path is None:
             return None
@@ -169,7 +168,7 @@ class Checkpoint:
 
 
 def read_state(path: Path) -> dict[str, Any]:
-    """The state in a file, whose hash is checked before anything is made of it."""
+    """Read the state in a file; its hash is checked before anything is parsed."""
     content = unseal(HEAD, read_file(path), path)
     try:
         state = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
@@ -182,7 +181,7 @@ def read_state(path: Path) -> dict[str, Any]:
 
 
 def _plain(value: Any) -> Any:
-    """numpy's numbers as Python's, however deep: the safe reader takes no others."""
+    """Turn numpy's numbers into Python's, however deep: `weights_only` reads no others."""
     if isinstance(value, np.generic):
         return value.item()
     if isinstance(value, Mapping):

@@ -1,4 +1,4 @@
-"""Copies of a user's model: refused in words where a copy would fail, or be another model."""
+"""Copies of a user's model, with clear errors where a copy is impossible."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from biprune.models import MODELS
 
 
 def copied(model: nn.Module) -> nn.Module:
-    """A deep copy, which needs every tensor in the model to be its own."""
+    """Return a deep copy of `model`."""
     try:
         return copy.deepcopy(model)
     except (RuntimeError, TypeError) as error:
@@ -20,14 +20,15 @@ def copied(model: nn.Module) -> nn.Module:
         if computed := _computed(model):
             reason = f"{', '.join(computed)} is computed from other tensors before each forward."
         raise ValueError(
-            f"The model cannot be copied: {reason} If this comes from another tool, take it off: "
-            "call torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove on these "
-            "layers. A module of your own that holds what cannot be copied needs a __deepcopy__."
+            f"The model cannot be copied: {reason} If another tool did this, undo it: call "
+            "torch.nn.utils.remove_weight_norm, remove_spectral_norm or prune.remove on these "
+            "layers. If a module of yours holds something that cannot be copied, it needs a "
+            "__deepcopy__."
         ) from error
 
 
 def _computed(model: nn.Module) -> list[str]:
-    """Attributes that a hook writes, as torch.nn.utils.prune and weight_norm do."""
+    """List attributes that a hook computes, as torch.nn.utils.prune and weight_norm do."""
     return [
         f"`{'.'.join(filter(None, (name, attribute)))}`"
         for name, module in model.named_modules()
@@ -37,11 +38,11 @@ def _computed(model: nn.Module) -> list[str]:
 
 
 def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
-    """A deep copy of the user's own module, to train in place.
+    """Return a deep copy of the user's module, to be trained in place.
 
-    With `channels_last` its 2-d convolution weights are laid out as the faster kernels want them,
-    where that is safe. None does so for models of our registry alone: a user's own may rely on the
-    usual layout, as `view` does, and stays as it is.
+    With `channels_last`, weights of 2-d convolutions get the layout of the faster kernels where
+    that is safe. None does so only for models of our registry: a user's model may rely on the usual
+    layout, for example by calling `view`.
     """
     refuse_meta(model)
     _refuse_infinite(model)
@@ -54,21 +55,21 @@ def copy_model(model: nn.Module, *, channels_last: bool | None) -> nn.Module:
 
 
 def refuse_meta(model: nn.Module) -> None:
-    """Tensors without numbers can be neither trained nor ranked."""
+    """Raise a ValueError for tensors on the meta device, which have no values."""
     tensors = [*model.named_parameters(), *model.named_buffers()]
     if empty := [name for name, tensor in tensors if tensor.is_meta]:
         raise ValueError(
             f"{len(empty)} of the {len(tensors)} tensors of `model` are on the meta device, "
-            f"without numbers, such as {empty[0]!r}. Load its weights first, or call "
+            f"without values, such as {empty[0]!r}. Load its weights first, or call "
             "`model.to_empty(device=...)` and initialize them."
         )
 
 
 def _refuse_infinite(model: nn.Module) -> None:
-    """Nothing can be learnt from there; buffers may be infinite on purpose, as causal masks are."""
+    """Raise a ValueError for infinite parameters; buffers may be, like causal masks."""
     broken = [n for n, p in model.named_parameters() if not bool(p.detach().isfinite().all())]
     if broken:
         raise ValueError(
-            f"`model` has infinite or NaN numbers in {broken[0]!r}: the run that it comes from "
+            f"`model` has infinite or NaN numbers in {broken[0]!r}: the run it comes from "
             "diverged, or its file is damaged. Load or initialize it anew."
         )

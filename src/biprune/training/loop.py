@@ -1,4 +1,4 @@
-"""The one training loop: seeded, checkpointed, with progress events, driving any algorithm."""
+"""The training loop: it seeds, saves checkpoints, reports progress and drives any algorithm."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ from biprune.training.setup import Event, Record, Setup
 
 @dataclass(frozen=True)
 class Cost:
-    """What training took. A pass is one batch forward or backward; evaluation is not counted."""
+    """What training took, without evaluation. A pass is one batch, forward or backward."""
 
     seconds: float = 0.0
     forward_passes: int = 0
@@ -49,51 +49,51 @@ class Cost:
 
 
 class Backward(Protocol):
-    """One counted pass."""
+    """Runs one counted forward and backward pass."""
 
     def __call__(self, batch: Batch, /, *, upper: bool = False) -> Tensor:
         """Clear the gradients, run a batch forward and backward, and return its loss.
 
-        By the loss of the upper level, if `upper`.
+        With `upper`, use the loss of the upper level.
         """
         ...
 
 
 class Algorithm(ABC):
-    """What `fit` drives, one iteration at a time."""
+    """A training algorithm, which `fit` drives one iteration at a time."""
 
     @property
     @abstractmethod
     def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share with this run to be resumed by it."""
+        """What a checkpoint must agree on to be resumed."""
 
     def groups(self, batches: Iterable[Batch], steps: int) -> Iterator[Sequence[Batch]]:
-        """The batches of each of an epoch's `steps` iterations: one, unless a method says more."""
+        """Yield the batches of each of an epoch's `steps` iterations; by default one batch."""
         return ((batch,) for batch in take(batches, steps))
 
     @abstractmethod
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """One iteration; the mean loss of its passes.
+        """Run one iteration and return the mean loss of its passes.
 
-        Reading the loss is the step's one host sync; one that is not finite ends the run.
+        It reads the loss from the device only once. A loss that is not finite ends the run.
         """
 
     @abstractmethod
     def record(self) -> Record:
-        """Numbers for the history, at the end of an epoch."""
+        """Return the algorithm's part of an epoch's record."""
 
     @abstractmethod
     def state_dict(self) -> dict[str, Any]:
-        """All that the next epoch needs beyond the model."""
+        """Return all that the next epoch needs besides the model."""
 
     @abstractmethod
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from a `state_dict`."""
 
 
 @dataclass
 class Fit:
-    """What `fit` leaves behind, besides the trained model: also what a checkpoint carries."""
+    """What a run leaves besides the trained model, and what its checkpoint carries."""
 
     history: list[Record] = field(default_factory=list)
     cost: Cost = field(default_factory=Cost)
@@ -109,31 +109,34 @@ def fit(
     stage: str,
     keep_epochs: Collection[int] = (),
 ) -> Fit:
-    """Run `algorithm` on `model` in place: an epoch has an iteration for each of the batches.
+    """Run `algorithm` on `model` in place, with as many iterations per epoch as there are batches.
 
-    Every epoch starts from generators seeded by (seed, epoch), so a run resumed from its last
-    checkpoint repeats the uninterrupted one bit for bit. States of `keep_epochs` are copied on the
-    way (0 is before the first). A loss, a gradient or a weight that is not finite ends the run with
-    FloatingPointError before the checkpoint is touched.
+    Every epoch starts from generators seeded by (seed, epoch), so a resumed run repeats the
+    uninterrupted one bit for bit. `stage` names this part of the run in history, progress and
+    checkpoint. The states of `keep_epochs` are kept; 0 is before the first.
+
+    Raises:
+        FloatingPointError: The loss, a gradient or a weight is not finite. The checkpoint still
+            holds the last good state.
     """
     keep = sorted(set(keep_epochs))
     passes = Passes(model, setup)
     alone = nullcontext() if setup.checkpoint is None else claimed(setup.checkpoint)
-    with forked_rng(setup.batches), alone:
+    with forked_rng(*setup.loaders), alone:
         length = {"epochs": epochs, "steps": setup.steps_per_epoch, "rewind_epochs": keep}
         checkpoint = _open_checkpoint(model, algorithm, setup, stage, length)
         run = _resume(checkpoint, model, algorithm) or Fit()
         if not run.history and 0 in keep:
             run.states[0] = copy_state(model.state_dict())
         for epoch in range(len(run.history), epochs):
-            seed_all(derive_seed(setup.seed, epoch), setup.batches)
+            seed_all(derive_seed(setup.seed, epoch), *setup.loaders)
             train_mode_(model)
             started, losses = time.perf_counter(), []
             steps = setup.steps_until(epoch + 1) - setup.steps_until(epoch)
             for step, group in enumerate(algorithm.groups(setup.stream, steps)):
                 try:
                     loss = algorithm.step(passes, group, Moment(epoch, step, epochs, steps))
-                except FloatingPointError:  # of scores that cannot be ranked
+                except FloatingPointError:  # raised for scores that cannot be ranked
                     what = "The gradients became infinite or NaN"
                     raise _diverged(what, stage, epoch, step, checkpoint) from None
                 if not math.isfinite(loss):
@@ -171,7 +174,7 @@ def _number(validated: object) -> float:
 
 
 class Passes:
-    """Forward and backward of one batch under the setup's options, counted."""
+    """Runs and counts forward and backward passes under the options of the setup."""
 
     def __init__(self, model: nn.Module, setup: Setup) -> None:
         self._model = model
@@ -182,15 +185,15 @@ class Passes:
         self._count = 0
 
     def __call__(self, batch: Batch, /, *, upper: bool = False) -> Tensor:
-        """As `Backward`: the gradients are left in the model."""
+        """Run one batch, see `Backward`; the gradients are left in the model."""
         self._model.zero_grad(set_to_none=True)
         parts = batch if isinstance(batch, MicroBatches) else (batch,)
         losses = [self._one(part, len(parts), upper) for part in parts]
         return losses[0] if len(losses) == 1 else torch.stack(losses).sum()
 
     def _one(self, batch: Batch, parts: int, upper: bool) -> Tensor:
-        """One pass, of which there are so many to a gradient; its part of their mean loss."""
-        # bfloat16 has float32's range, so that no loss scale is needed.
+        """Run one of the `parts` passes of a gradient; return its share of their mean loss."""
+        # bfloat16 has the range of float32, so no loss scale is needed.
         with torch.autocast(self._device.type, torch.bfloat16) if self._autocast else nullcontext():
             moved = to_device(batch, self._device)
             loss = loss_of(self._losses[upper], self._runner, moved)  # pyright: ignore[reportArgumentType]
@@ -200,7 +203,7 @@ class Passes:
         return loss.detach()
 
     def take_counts(self) -> tuple[int, int]:
-        """(forward, backward) passes since the last call."""
+        """Return the (forward, backward) passes since the last call."""
         count, self._count = self._count, 0
         return count, count
 
@@ -217,7 +220,7 @@ def _open_checkpoint(
 
 
 def train_mode_(model: nn.Module) -> None:
-    """Training mode, but norms whose parameters are frozen keep their statistics too."""
+    """Set training mode, except for norms with frozen parameters: they keep their statistics."""
     model.train()
     for module in model.modules():
         held = list(module.parameters(recurse=False))
@@ -226,9 +229,9 @@ def train_mode_(model: nn.Module) -> None:
 
 
 def _is_finite(model: nn.Module, algorithm: Algorithm) -> bool:
-    """Whether parameters are, and what the algorithm holds: a pruned weight hides a NaN beneath.
+    """Whether all parameters are finite, and all that the algorithm holds.
 
-    Buffers may be infinite on purpose, as causal masks are.
+    theta may be NaN beneath a pruned weight. Buffers may be infinite, like causal masks.
     """
     held = (*model.parameters(), *tensors_in(algorithm.state_dict()))
     numbers = (t for t in held if t.is_floating_point() or t.is_complex())

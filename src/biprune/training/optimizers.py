@@ -1,4 +1,4 @@
-"""Optimizers of our own loop, and the learning rates that they are given."""
+"""The optimizers of our loop and their learning rates."""
 
 from __future__ import annotations
 
@@ -21,16 +21,16 @@ from biprune.training.setup import Setup
 
 
 class SGD(torch.optim.SGD):
-    """torch's SGD on tensors as they lie in memory, whatever their layout.
+    """torch's SGD, correct and fast in every memory layout.
 
-    The fused kernel takes it that parameter, gradient and momentum share one layout: it is wrong
-    where they do not, and on channels_last tensors half as fast as on the same memory in one
-    dimension. Momentum keeps the shape of its parameter, so that saved states are the usual ones.
+    torch's fused kernel is wrong where parameter, gradient and momentum differ in layout, and twice
+    as slow on channels_last tensors as on the same memory in one dimension. So it gets the memory
+    in one dimension. Momentum keeps the shape of its parameter, so saved states are the usual ones.
     """
 
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> float | None:
-        """One step by the gradients at hand, or by those that `closure` leaves."""
+        """Take one step by the current gradients, or by those that `closure` computes."""
         loss = None
         if closure is not None:
             with torch.enable_grad():
@@ -43,7 +43,7 @@ class SGD(torch.optim.SGD):
         moved = [p for p in group["params"] if p.grad is not None]
         if not moved:
             return
-        # Decay and momentum move every row, so that a sparse gradient saves nothing here.
+        # Decay and momentum move every row, so a sparse gradient saves nothing here.
         params, grads = moved, [p.grad.to_dense() for p in moved]
         buffers: list[Tensor | None] = []
         if group["momentum"]:
@@ -58,20 +58,20 @@ class SGD(torch.optim.SGD):
         sgd(params, grads, buffers, has_sparse_grad=False, foreach=False, fused=fused, **options)
 
     def momentum_of(self, parameter: Tensor) -> Tensor:
-        """The momentum of `parameter` in its layout, zero before the first step."""
+        """Return the momentum of `parameter` in its layout; zero before the first step."""
         state = self.state[parameter]
         buffer = state.get("momentum_buffer")
         if buffer is None or not same_layout(buffer, parameter):
             state["momentum_buffer"] = torch.zeros_like(parameter)
-            if buffer is not None:  # from the state of a model in another layout
+            if buffer is not None:  # loaded from a model in another layout
                 state["momentum_buffer"].copy_(buffer)
         return state["momentum_buffer"]
 
 
 def _can_be_fused(parameter: Tensor) -> bool:
-    """Whether the fused kernel is right for a parameter.
+    """Whether the fused kernel is correct for a parameter.
 
-    On CPUs torch 2.13 leaves most entries of half-precision tensors where they are, without a word
+    On CPUs, that of torch 2.13 silently skips most entries of half-precision tensors
     (pytorch#191763).
     """
     is_half_on_host = parameter.device.type == "cpu" and parameter.element_size() < 4
@@ -87,7 +87,7 @@ def make_sgd(
     weight_decay: float = 0.0,
     nesterov: bool = False,
 ) -> SGD:
-    """SGD in one fused kernel where the device has one; without momentum `nesterov` is nothing."""
+    """Return SGD, fused where the device allows; without momentum, `nesterov` has no effect."""
     return SGD(
         parameters,
         lr=lr,
@@ -99,7 +99,7 @@ def make_sgd(
 
 
 def make_optimizer(groups: list[dict[str, Any]], recipe: Recipe, device: torch.device) -> Optimizer:
-    """The optimizer of a recipe."""
+    """Return the optimizer of a recipe."""
     if recipe.optimizer == "adamw":
         return torch.optim.AdamW(groups, lr=recipe.lr, weight_decay=recipe.weight_decay)
     options = {name: getattr(recipe, name) for name in ("lr", "momentum", "weight_decay")}
@@ -107,10 +107,10 @@ def make_optimizer(groups: list[dict[str, Any]], recipe: Recipe, device: torch.d
 
 
 class Descent:
-    """The optimizer of a run: its rate over the run, clipping before a step, averages after it.
+    """The optimizers of a run, with learning rate, clipping and weight averaging.
 
-    What the setup says goes before what the recipe says. Weights `apart` have a `decay` of their
-    own, if there is one.
+    The setup takes precedence over the recipe. The weights in `apart` decay by `decay`, unless that
+    is None.
     """
 
     def __init__(
@@ -125,7 +125,13 @@ class Descent:
         trainable = [p for p in parameter_names(model).values() if p.requires_grad]
         if setup.optimizer is not None:
             made = setup.optimizer(_groups(trainable, apart, decay, split=True))
-            self.optimizers = [made] if isinstance(made, Optimizer) else list(made)
+            self.optimizers = list(made) if isinstance(made, Sequence) else [made]
+            for each in self.optimizers:
+                if not isinstance(each, Optimizer):
+                    raise TypeError(
+                        "`optimizer` must return a torch.optim.Optimizer or a list of them, got "
+                        f"{type(each).__name__}."
+                    )
         else:
             split = recipe.optimizer == "adamw"
             groups = _groups(trainable, apart, decay, split=split)
@@ -147,13 +153,13 @@ class Descent:
         return self.optimizers[0].param_groups[0]["lr"]
 
     def set_rates(self, done: float) -> None:
-        """Give every group the learning rate that is due after a fraction `done` of the run."""
+        """Set every learning rate to its value after a fraction `done` of the run."""
         factor = self._factor(done)
         for optimizer in self.optimizers:
             set_rates(optimizer, factor)
 
     def step(self) -> None:
-        """One step of every optimizer by the gradients in the model."""
+        """Clip the gradients, step every optimizer and update the averages."""
         if self._clip is not None and math.isfinite(self._clip):
             nn.utils.clip_grad_norm_(self._model.parameters(), self._clip)
         for optimizer in self.optimizers:
@@ -163,22 +169,22 @@ class Descent:
 
     @torch.no_grad()
     def finish(self) -> None:
-        """Leave the averages in the model, if they were asked for."""
+        """Copy the averages into the model, if there are any."""
         if self._average is not None:
             state = self._average.module.state_dict()
             for name, tensor in self._model.state_dict().items():
-                if isinstance(tensor, Tensor):
+                if isinstance(tensor, Tensor) and tensor.is_floating_point():  # not counters
                     tensor.copy_(state[name])
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizers' states, and the averages."""
+        """Return the states of the optimizers and the averages."""
         own: dict[str, Any] = {"optimizers": [each.state_dict() for each in self.optimizers]}
         if self._average is not None:
             own["average"] = only_tensors(self._average.state_dict())
         return own
 
     def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from a `state_dict`."""
         for optimizer, own in zip(self.optimizers, state["optimizers"], strict=True):
             optimizer.load_state_dict(own)
         if self._average is not None:
@@ -192,7 +198,7 @@ def _groups(
     *,
     split: bool,
 ) -> list[dict[str, Any]]:
-    """Groups of an optimizer: all in one, or `split` into weights, and norms with biases."""
+    """Return parameter groups: all in one, or `split` into weights, and norms with biases."""
     own = {id(parameter) for parameter in apart} if decay is not None else set()
     rest = [p for p in parameters if id(p) not in own]
     parts = [[p for p in rest if p.ndim > 1], [p for p in rest if p.ndim <= 1]] if split else [rest]
@@ -204,6 +210,6 @@ def _groups(
 
 
 def set_rates(optimizer: Optimizer, factor: float) -> None:
-    """Give every group of `optimizer` this fraction of the learning rate that it began with."""
+    """Set every learning rate of `optimizer` to `factor` times its initial one."""
     for group in optimizer.param_groups:
         group["lr"] = factor * group.setdefault("initial_lr", group["lr"])

@@ -1,4 +1,4 @@
-"""The process that trains: the memory it keeps, and that it works alone."""
+"""The training process: keep its freed memory, and make sure that it runs alone."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ NEVER = 2**31 - 1
 
 
 def keep_freed_memory() -> bool:
-    """Do not hand freed memory back to the system; whether this could be arranged.
+    """Stop handing freed memory back to the system; return whether this was possible.
 
-    glibc gives large tensors back as they are freed, and each step then pays for having their
-    pages mapped and zeroed again. The price is that the process stays at its peak until it ends,
-    and that the peak is somewhat higher, for what is kept is in pieces: a program that trains may
-    choose this, not a library for it. Other C libraries are left alone.
+    glibc returns large tensors when they are freed, so each step pays for mapping and zeroing their
+    pages again. The price of keeping them is that memory stays at its peak until the process ends,
+    and that the peak is somewhat higher because of fragmentation. That is for a program to choose,
+    not for a library. C libraries other than glibc are left alone.
     """
     if platform.libc_ver()[0] != "glibc":
         return False
@@ -27,23 +27,23 @@ def keep_freed_memory() -> bool:
 
 
 def check_one_process(name: str) -> None:
-    """Refuse to let every process of a group do the whole work of `name`.
+    """Raise a ValueError if `name` is called in one of several processes.
 
-    They would write the same files, and a loader that shares out the data would give each of them
-    a part, which is then taken for all. A group of one is as good as none.
+    Each would do the whole work and write the same files. With a distributed sampler, each would
+    also take its part of the data for all of it.
     """
     size, sign = _group()
     if size > 1:
         raise ValueError(
             f"`{name}` is called in one of {size} processes ({sign}), and each would do the whole "
             "work: data parallelism is not supported yet. Start it once, with `python script.py` "
-            "in place of `torchrun script.py`, or without RANK and WORLD_SIZE. In a parallel loop "
+            "instead of `torchrun script.py`, or without RANK and WORLD_SIZE. In a parallel loop "
             "of your own use `attach`, whose steps come after the gradients are averaged."
         )
 
 
 def _group() -> tuple[int, str]:
-    """How many processes work together, and what shows it."""
+    """Return how many processes work together, and how we know."""
     if torch.distributed.is_available() and torch.distributed.is_initialized():
         return torch.distributed.get_world_size(), "torch.distributed is initialised"
     size = os.environ.get("WORLD_SIZE", "")

@@ -1,4 +1,4 @@
-"""The settings of one training, and which of them suit a model: SGD or AdamW."""
+"""The settings of one training, and which suit a model: SGD or AdamW."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ WARMUP = 0.05  # the part of a transformer's run over which its rate rises
 
 @dataclass(frozen=True)
 class Recipe:
-    """Settings of one training; the defaults are the paper's for retraining (160 epochs).
+    """The settings of one training; the defaults are the BiP paper's for retraining.
 
-    `milestones` are fractions of the run; `warmup_epochs` of linear warm-up come out of `epochs`.
-    AdamW decays neither norms nor biases, and has no use for `momentum` and `nesterov`.
+    `milestones` are fractions of the run, and `warmup_epochs` are part of `epochs`. AdamW decays
+    neither norms nor biases, and ignores `momentum` and `nesterov`.
     """
 
     epochs: int = 160
@@ -52,19 +52,20 @@ class Recipe:
         self.lr_schedule()
 
     def lr_schedule(self) -> LRSchedule:
-        """The factor on `lr` over the run."""
+        """Return the factor on `lr` over the run."""
         warmup = self.warmup_epochs / self.epochs
         return LRSchedule(self.schedule, tuple(self.milestones), self.decay, warmup)
 
 
-# What training by AdamW takes in place of the defaults.
+SAID_BY_OPTIMIZER = ("lr", "momentum", "weight_decay", "nesterov")
+# What training by AdamW uses instead of the defaults.
 ADAMW: Mapping[str, Any] = MappingProxyType(
     {"optimizer": "adamw", "lr": 1e-3, "weight_decay": 0.05, "schedule": "cosine"}
 )
 
 
 def suitable_optimizer(model: nn.Module) -> OptimizerName:
-    """AdamW for what normalizes tokens, as transformers and ConvNeXt do; SGD for the rest."""
+    """Choose AdamW if the model normalizes tokens, like transformers and ConvNeXt, else SGD."""
     kinds = [type(module).__name__ for module in model.modules()]
     tokens = sum(kind.endswith(("LayerNorm", "RMSNorm", "LayerNorm2d")) for kind in kinds)
     batches = sum("BatchNorm" in kind for kind in kinds)
@@ -72,10 +73,10 @@ def suitable_optimizer(model: nn.Module) -> OptimizerName:
 
 
 def settings_for(optimizer: object, model: nn.Module, epochs: int) -> dict[str, Any]:
-    """The settings of a run that are not the defaults.
+    """Return the training settings that `optimizer` implies, where they differ from the defaults.
 
-    `optimizer` is a name, a function that makes one, or None for what suits the model, which is
-    then said.
+    `optimizer` is a name, a function that makes an optimizer, or None to choose by the model; a
+    choice of AdamW is logged.
     """
     name = suitable_optimizer(model) if optimizer is None else optimizer
     if isinstance(name, str):
@@ -86,7 +87,7 @@ def settings_for(optimizer: object, model: nn.Module, epochs: int) -> dict[str, 
     if optimizer is None:
         logger.info(
             "The model normalizes tokens, as transformers do: it is trained by AdamW (lr %g, "
-            "warm-up, gradients clipped). optimizer='sgd' takes SGD.",
+            "warm-up, gradients clipped). For SGD pass optimizer='sgd'.",
             found["lr"],
         )
     return found

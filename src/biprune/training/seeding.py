@@ -11,38 +11,40 @@ import torch
 
 from biprune.core.checks import check_whole
 
-DRAWS = 1 << 20  # where in a run a method draws for itself: apart from every epoch
+DRAWS = 1 << 20  # the place in a run of a method's own draws; no epoch has this number
 
 
 def derive_seed(seed: int, *path: int) -> int:
-    """An independent seed for a place in a run, such as an epoch."""
+    """Return an independent seed for a place in a run, such as an epoch."""
     check_whole("seed", seed, at_least=0)
     sequence = np.random.SeedSequence((seed, *path))
     return int(sequence.generate_state(1, np.uint64)[0]) >> 1
 
 
 def drawing_generator(seed: int, device: torch.device) -> torch.Generator:
-    """A generator for a method's own draws; not the stream that initialized the model."""
+    """Return a generator for a method's own draws, independent of the model's initialization."""
     return torch.Generator(device=device).manual_seed(derive_seed(seed, DRAWS))
 
 
-def seed_all(seed: int, loader: Iterable[object]) -> None:
-    """Seed torch, numpy, `random`, and the generators a loader brings along."""
+def seed_all(seed: int, *loaders: Iterable[object]) -> None:
+    """Seed torch, numpy, `random` and the generators of `loaders`."""
     torch.manual_seed(seed)
     random.seed(seed)
     np.random.seed(seed % 2**32)
-    for generator in _generators(loader):
-        generator.manual_seed(seed)
-    if getattr(loader, "persistent_workers", False):
-        # Workers that live on would carry their own generators from epoch to epoch.
-        loader._iterator = None  # pyright: ignore[reportAttributeAccessIssue]
+    for loader in loaders:
+        for generator in _generators(loader):
+            generator.manual_seed(seed)
+        if getattr(loader, "persistent_workers", False):
+            # Persistent workers would carry their generators from epoch to epoch.
+            loader._iterator = None  # pyright: ignore[reportAttributeAccessIssue]
 
 
 @contextmanager
-def forked_rng(loader: Iterable[object]) -> Iterator[None]:
-    """Put every generator that `seed_all` touches back as it was."""
+def forked_rng(*loaders: Iterable[object]) -> Iterator[None]:
+    """Restore every generator that `seed_all` touches when the context ends."""
     python_state, numpy_state = random.getstate(), np.random.get_state()
-    states = [(generator, generator.get_state()) for generator in _generators(loader)]
+    held = (generator for loader in loaders for generator in _generators(loader))
+    states = [(generator, generator.get_state()) for generator in held]
     try:
         with torch.random.fork_rng(range(torch.cuda.device_count())):
             yield
@@ -54,7 +56,7 @@ def forked_rng(loader: Iterable[object]) -> Iterator[None]:
 
 
 def _generators(loader: Iterable[object]) -> list[torch.Generator]:
-    """Generators of a DataLoader and of the samplers in it."""
+    """Return the generators of a DataLoader and its samplers."""
     batch_sampler = getattr(loader, "batch_sampler", None)
     holders = (
         loader,

@@ -1,9 +1,9 @@
-"""How a run is carried out, and what it is asked for by functions of the user's."""
+"""The options of a run, and checks of the user's data and functions."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 Record = dict[str, Any]  # one epoch's numbers, JSON-able
 Evaluate = Callable[[nn.Module], float]
 MakeOptimizer = Callable[[list[dict[str, Any]]], Optimizer | Sequence[Optimizer]]
-_WHEREABOUTS = ("root", "verify")  # of data: where files lie does not decide the batches
+_WHEREABOUTS = ("root", "verify")  # data options that do not change the batches
 _CALLED_WITH = {
     "loss": "(model, batch)",
     "evaluate": "the model",
@@ -47,9 +47,16 @@ _CALLED_WITH = {
 
 @dataclass(frozen=True)
 class Event:
-    """Progress: one finished step, with the epoch's record when it was the epoch's last.
+    """Progress: one finished step of a run.
 
-    `epoch` counts from 0 and `step`, the finished ones of the epoch, from 1.
+    Attributes:
+        stage: The part of the run, such as "train".
+        epoch: The epoch, from 0.
+        epochs: How many epochs the stage has.
+        step: The finished steps of this epoch, from 1.
+        steps: How many steps the epoch has.
+        loss: The loss of the step.
+        record: The epoch's record for the history, after its last step.
     """
 
     stage: str
@@ -66,18 +73,19 @@ Progress = Callable[[Event], None]
 
 @dataclass(frozen=True)
 class Setup:
-    """Where gradients come from and how a run is carried out; all but the algorithm itself.
+    """The data, loss and options of a run: everything but the algorithm.
+
+    Most fields are arguments of `prune`.
 
     Args:
-        optimizer: Makes an optimizer of parameter groups, in place of the recipe's.
-        lr_schedule: The factor on the learning rate after a fraction of the run, in place of the
-            recipe's.
-        clip_grad: The largest norm of a gradient.
-        accumulate: Batches that make one gradient.
-        ema: The decay of a moving average of the weights, which is what the run leaves.
-        pace: Steps an epoch, where they are not those of the data.
-        upper_loss: That of the upper level, where it is not the lower one's.
-        upper_batches: The same.
+        batches: The training data.
+        data: How a named dataset was loaded.
+        optimizer: A function from parameter groups to an optimizer, which replaces the recipe's.
+        lr_schedule: A function from the finished fraction of the run to a factor on the rate, which
+            replaces the recipe's.
+        pace: Steps per epoch, if they differ from the batches of the data.
+        upper_loss: The loss of the upper level, if it differs.
+        upper_batches: The data of the upper level, if it differs.
     """
 
     batches: Iterable[Batch]
@@ -88,7 +96,7 @@ class Setup:
     compile: bool = False
     checkpoint: Path | str | None = None
     progress: Progress | None = None
-    data: dict[str, Any] | None = None  # how a named dataset was loaded
+    data: dict[str, Any] | None = None
     optimizer: MakeOptimizer | None = None
     lr_schedule: Callable[[float], float] | None = None
     clip_grad: float | None = None
@@ -107,53 +115,70 @@ class Setup:
 
     @property
     def stream(self) -> Iterable[Batch]:
-        """The batches of single steps."""
-        return self.batches if self.accumulate == 1 else Accumulated(self.batches, self.accumulate)
+        """The batches of the steps, grouped if gradients are accumulated."""
+        return self._accumulated(self.batches)
+
+    @property
+    def upper_stream(self) -> Iterable[Batch] | None:
+        """The batches of the upper level's steps, if it has its own data."""
+        return None if self.upper_batches is None else self._accumulated(self.upper_batches)
+
+    @property
+    def loaders(self) -> list[Iterable[Batch]]:
+        """All sources of batches."""
+        return [self.batches, *([] if self.upper_batches is None else [self.upper_batches])]
+
+    def _accumulated(self, batches: Iterable[Batch]) -> Iterable[Batch]:
+        return batches if self.accumulate == 1 else Accumulated(batches, self.accumulate)
 
     @cached_property
     def steps_per_epoch(self) -> int:
-        """The steps of one pass; counted once, for it may take a pass over the batches."""
+        """The steps of one pass over the data; counted once, since that may take a pass."""
         with forked_rng(self.batches):
             count = count_batches(self.batches)
         if count < self.accumulate:
             raise ValueError(
-                f"`accumulate` {self.accumulate} is more than the {count} batches of a pass."
+                f"`accumulate` {self.accumulate} is more than the {count} batches of `data`."
             )
         return count // self.accumulate
 
     def paced(self, steps: int, each: int = 1) -> tuple[int, Setup]:
-        """So many epochs, over which `steps` are spread evenly, `each` of them to an iteration."""
+        """Return epochs and setup for a run of `steps` steps, `each` of them per iteration."""
         check_whole("steps", steps, at_least=1)
         if steps % each:
-            raise ValueError(f"`steps` must be a multiple of {each}, an iteration's, got {steps}.")
+            raise ValueError(
+                f"`steps` must be a multiple of {each}, the steps of an iteration, got {steps}."
+            )
         iterations = steps // each
         epochs = ceil(iterations / self.steps_per_epoch)
         return epochs, replace(self, pace=Fraction(iterations, epochs))
 
     def steps_until(self, epoch: int) -> int:
-        """The steps of the first `epoch` epochs."""
+        """Return the iterations in the first `epoch` epochs."""
         return int((self.pace or self.steps_per_epoch) * epoch)
 
     @property
     def settings(self) -> dict[str, Any]:
-        """What a checkpoint must share to be resumed."""
+        """What a checkpoint must agree on to be resumed."""
         data = {n: v for n, v in (self.data or {}).items() if n not in _WHEREABOUTS} or None
         plain = ("seed", "autocast", "compile", "clip_grad", "accumulate", "ema")
         pace = None if self.pace is None else f"{self.pace}"
         return {**{name: getattr(self, name) for name in plain}, "pace": pace, "data": data}
 
 
-def check_functions(**given: object) -> None:
-    """Refuse what cannot be called before a run, not at its end."""
+def check_functions(*, names: Mapping[str, object] | None = None, **given: object) -> None:
+    """Raise a TypeError for arguments that are not functions; those in `names` may be strings."""
+    given |= {name: value for name, value in (names or {}).items() if not isinstance(value, str)}
     for name, function in given.items():
         if function is not None and not callable(function):
+            what = "a name or a function" if name in (names or {}) else "a function"
             raise TypeError(
-                f"`{name}` must be a function, got {type(function).__name__}. It is called with "
+                f"`{name}` must be {what}, got {type(function).__name__}. It is called with "
                 f"{_CALLED_WITH[name]}."
             )
         if isinstance(function, _Loss):
             raise TypeError(
-                f"`{name}` is called with {_CALLED_WITH[name]}, and {type(function).__name__} "
+                f"`{name}` is called with {_CALLED_WITH[name]}, but {type(function).__name__} "
                 "takes outputs and labels: pass a function that calls both, such as "
                 "lambda model, batch: criterion(model(batch[0]), batch[1])."
             )
@@ -165,7 +190,7 @@ def make_setup(
     validate: Evaluate | None,
     **options: Any,
 ) -> Setup:
-    """The setup of a run on `data`, with its own validation split where there is one."""
+    """Return the setup of a run on `data`; a Dataset brings its own validation split."""
     functions = {"loss": loss, "validate": validate, "progress": options.get("progress")}
     check_functions(**functions, optimizer=options.get("optimizer"))
     loss = loss or classification_loss
@@ -183,10 +208,9 @@ def make_setup(
 def measured(
     model: nn.Module, data: Dataset | Iterable[Batch], evaluate: Evaluate | None
 ) -> float | None:
-    """What `evaluate` says of the model, or its accuracy on a Dataset's test split.
+    """Return what `evaluate` says of the model, or its accuracy on a Dataset's test split.
 
-    Whatever mode it leaves, the model's is as before. A run is not lost because `evaluate` returns
-    no number.
+    If `evaluate` returns no number, this only logs a warning, so that the run is not lost.
     """
     if evaluate is None:
         return accuracy(model, data.test) if isinstance(data, Dataset) else None

@@ -1,14 +1,14 @@
-"""Calls around the steps of a user's optimizers, whatever stands between the user and them.
+"""Hooks around the steps of a user's optimizers, however these are wrapped.
 
-`torch.optim.Optimizer` calls hooks before and after `step`. What they do not say by themselves:
+`torch.optim.Optimizer` calls hooks before and after `step`. Some cases need care:
 
-- A subclass that calls `super().step()`, and an optimizer within an optimizer, call them twice or
-  more for one step. The first post-hook behind a pre-hook is where the step is counted; what the
-  rest of it does to the weights is taken up by the others. A step that raises counts for nothing.
-- Wrappers (Accelerate's, Lightning's) have no hooks of their own: the optimizer inside has.
-- `GradScaler` hands a fused optimizer the scale of the loss and whether gradients overflowed, and
-  calls it in any case. torch's own divide the scale out of the gradients in the step, in place.
-- Groups are replaced when an optimizer loads a state, so none is held on to.
+- A subclass that calls `super().step()`, or an optimizer inside another, calls the hooks several
+  times per step. The first post-hook after a pre-hook counts the step; later ones take up what else
+  happened to the weights. A step that raises does not count.
+- Wrappers (Accelerate's, Lightning's) have no hooks of their own; the optimizer inside has.
+- `GradScaler` hands a fused optimizer the loss scale and whether gradients overflowed, and calls it
+  in either case. torch's fused optimizers divide the gradients by the scale in place.
+- An optimizer replaces its groups when it loads a state, so we keep no reference to them.
 """
 
 from __future__ import annotations
@@ -30,8 +30,9 @@ _TABLE = "_optimizer_step_post_hooks"
 class Stepped(NamedTuple):
     """How an optimizer stepped a weight.
 
-    `rate` is the learning rate over its peak so far, negative where the objective is maximized.
-    The gradient is still multiplied by `scale`.
+    Attributes:
+        rate: The learning rate over its peak so far; negative if the optimizer maximizes.
+        scale: The loss scale that the gradient still has.
     """
 
     rate: float
@@ -39,34 +40,37 @@ class Stepped(NamedTuple):
 
 
 class Watcher(Protocol):
-    """What the hooks call."""
+    """What the hooks call: a rule or a holder."""
 
     def prepare(self, names: Iterable[str]) -> bool:
-        """The gradients of `names` are there and the optimizer steps next.
+        """Prepare for the optimizer's step on `names`; their gradients are complete.
 
-        False if the step must move nothing. May be called twice for one step, `restore` between.
+        Return False if the step must move nothing. It may be called twice per step, with `restore`
+        in between.
         """
         ...
 
     def restore(self) -> None:
-        """Have the weights show z again, because a closure runs the model or a step has failed."""
+        """Make the weights hold z again: a closure runs the model, or the step has failed."""
         ...
 
     def after_step(self, names: Iterable[str], stepped: Mapping[str, Stepped] | None) -> None:
-        """The weights of `names` have moved. With `stepped`, for all weights, the step is over."""
+        """Take up the moved weights of `names`; `stepped`, of all weights, ends the step."""
         ...
 
 
 class StepHooks:
-    """The hooks on optimizers that hold `weights`, from `register` until `remove`.
+    """The hooks on the optimizers of `weights`, active from `register` until `remove`.
 
-    Where several optimizers hold them, a whole step is one of each; it is over when the last of
-    them has stepped, in the order in which they were given. `peaks` are the highest learning rates.
+    With several optimizers, a whole step is one step of each. It ends when the last one in the
+    given order has stepped. `peaks` are the highest learning rates so far.
     """
 
     def __init__(self, optimizers: Optimizers, weights: Mapping[str, nn.Parameter]) -> None:
         given = list(optimizers) if isinstance(optimizers, (list, tuple)) else [optimizers]
         nests = [_nest(each) for each in given]
+        if len({id(nest[-1]) for nest in nests}) < len(nests):
+            raise ValueError("An optimizer is given twice: list each of them once.")
         self._weights = dict(weights)
         self._names = {id(weight): name for name, weight in weights.items()}
         self._refuse_watched()
@@ -74,6 +78,7 @@ class StepHooks:
         self._held = [self._held_by(nest[-1]) for nest in nests]
         self.peaks: dict[str, float] = {}
         self._begun = False
+        self._is_open = False
         self._parts: dict[int, dict[str, Stepped]] = {}
         self._sizes: dict[str, float] = {}
         self._taken: dict[nn.Parameter, Tensor] = {}
@@ -90,12 +95,21 @@ class StepHooks:
 
     @property
     def unheld(self) -> list[str]:
-        """The weights that no optimizer holds."""
+        """The names of weights that no optimizer holds."""
         held = set().union(*self._held)
         return [name for name in self._weights if name not in held]
 
+    def check_held(self) -> None:
+        """Raise a ValueError unless the optimizers hold all of the weights."""
+        if missing := self.unheld:
+            raise ValueError(
+                f"The optimizer does not hold {missing[0]!r}, nor {len(missing) - 1} more of "
+                f"{len(self._weights)} prunable weights. Give those that do as a list, or leave "
+                "the weights out with `exclude`."
+            )
+
     def register(self, watcher: Watcher) -> None:
-        """Begin to call `watcher`; the optimizers keep it alive, and it does not keep them."""
+        """Start calling `watcher`. The optimizers keep it alive, but it does not keep them."""
         for number, nest in enumerate(self._nests):
             before, after = self._hooks(number, watcher)
             for optimizer in nest:
@@ -105,23 +119,32 @@ class StepHooks:
         _WATCHING.add(self)
 
     def remove(self) -> None:
-        """Leave the optimizers as they were."""
+        """Remove all hooks."""
         for handle in self._handles:
             handle.remove()
         self._handles.clear()
         _WATCHING.discard(self)
 
+    @torch.no_grad()
+    def settle(self, watcher: Watcher) -> None:
+        """Make the weights hold z if a step is open: its closure runs, or it has failed."""
+        if self._is_open:
+            self._is_open = False
+            self._give_back()
+            watcher.restore()
+
     def _hooks(self, number: int, watcher: Watcher) -> tuple[Any, Any]:
-        """Those of the optimizer `number`; a compiled step does not look into them."""
+        """Return the hooks of optimizer `number`; `torch.compile` does not trace them."""
 
         def before(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
             self._refuse_capture()
+            self.settle(watcher)
             self._begun = True
-            self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
             return self._prepared(number, optimizer, watcher, args, kwargs)
 
         def after(optimizer: Optimizer, args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
             del args, kwargs
+            self._is_open = False
             self._give_back()
             if not (names := self._held[number]):
                 return
@@ -136,9 +159,10 @@ class StepHooks:
         return torch.compiler.disable(before), torch.compiler.disable(after)
 
     def _whole_step(self, number: int, optimizer: Optimizer) -> dict[str, Stepped] | None:
-        """What each optimizer has done, if this is the last of them and none has left a step out.
+        """Return how all weights were stepped, if the whole step has just ended.
 
-        None also for the rest of a step that is counted already.
+        Return None if the step was counted already, if other optimizers are still to step, or if
+        one of them skipped its step.
         """
         if not self._begun:
             return None
@@ -163,24 +187,23 @@ class StepHooks:
     ) -> tuple[tuple[Any, ...], dict[str, Any]] | None:
         """Have the watcher prepare the step: now, or whenever its closure has run."""
 
+        @torch.no_grad()
         def prepare() -> None:
-            if not watcher.prepare(self._held[number]):
+            moves = watcher.prepare(self._held[number])
+            self._is_open = True
+            self._sizes = self._gradient_sizes() if _loss_scale(optimizer) else {}
+            if not moves:
                 self._take(optimizer)
 
-        with torch.no_grad():
-            watcher.restore()
         closure = kwargs.get("closure") or next(iter(args[1:]), None)
         if closure is None:
-            with torch.no_grad():
-                prepare()
+            prepare()
             return None
 
         def run() -> Any:
-            with torch.no_grad():
-                watcher.restore()
+            self.settle(watcher)
             loss = closure()
-            with torch.no_grad():
-                prepare()
+            prepare()
             return loss
 
         rest = {name: value for name, value in kwargs.items() if name != "closure"}
@@ -196,7 +219,7 @@ class StepHooks:
             for name in self._names_in(group):
                 seen = (self.peaks.get(name, 0.0), lr, float(group.get("initial_lr") or 0.0))
                 self.peaks[name] = peak = max(seen)
-                # A gradient that the step has changed has been unscaled by it.
+                # If the step changed the gradient, it has divided the scale out.
                 unscaled = sizes.get(name) != self._sizes.get(name)
                 rate = sign * lr / peak if peak else 0.0
                 stepped[name] = Stepped(rate, 1.0 if unscaled else scale)
@@ -218,7 +241,7 @@ class StepHooks:
         if on_gpu and torch.cuda.is_current_stream_capturing():
             raise ValueError(
                 "optimizer.step() is being captured in a CUDA graph, but each step selects another "
-                "mask. Capture forward and backward alone."
+                "mask. Capture only forward and backward."
             )
 
     def _take(self, optimizer: Optimizer) -> None:
@@ -238,7 +261,7 @@ _WATCHING: WeakSet[StepHooks] = WeakSet()
 
 
 def _nest(optimizer: object) -> list[Optimizer]:
-    """An optimizer and those inside it, as far as they have hooks, the innermost last."""
+    """Return an optimizer and those inside it that have hooks, the innermost last."""
     nest: list[Optimizer] = []
     inside: object | None = optimizer
     while inside is not None:
@@ -252,18 +275,18 @@ def _nest(optimizer: object) -> list[Optimizer]:
         raise TypeError(
             f"`optimizer` must be a torch.optim.Optimizer or a list of them, got "
             f"{type(optimizer).__name__}, which has no hooks around its step. Optimizers that step "
-            "within the backward pass cannot be attached to."
+            "within the backward pass are not supported."
         )
     return nest
 
 
 def _loss_scale(optimizer: Optimizer) -> float | None:
-    """What `GradScaler` has handed to a fused optimizer to divide gradients by."""
+    """Return the loss scale that `GradScaler` handed to a fused optimizer, if any."""
     scale = getattr(optimizer, "grad_scale", None)
     return None if scale is None else float(scale)
 
 
 def _overflowed(optimizer: Optimizer) -> bool:
-    """Whether a fused optimizer was told to leave the weights alone."""
+    """Return whether `GradScaler` told a fused optimizer to skip the step."""
     found = getattr(optimizer, "found_inf", None)
     return found is not None and float(found) > 0

@@ -1,4 +1,4 @@
-"""Ordinary training, dense or under a fixed mask: `train` and what it returns."""
+"""Ordinary training, dense or under a fixed mask."""
 
 from __future__ import annotations
 
@@ -14,11 +14,7 @@ from biprune.core.masked import mask_gradients_
 from biprune.core.masks import Masks
 from biprune.core.parameters import parameter_names
 from biprune.data import Dataset
-from biprune.training.batches import (
-    Batch,
-    Loss,
-    device_of,
-)
+from biprune.training.batches import Batch, Loss, device_of
 from biprune.training.checkpoint import State, digest
 from biprune.training.copying import copy_model
 from biprune.training.loop import Algorithm, Backward, Cost, Fit, fit
@@ -41,7 +37,7 @@ REWIND_FRACTION = 8 / 160  # the paper rewinds to epoch 8 of 160
 
 
 class PlainTraining(Algorithm):
-    """The algorithm of ordinary training; under `masks`, pruned weights stay +0.0 exactly."""
+    """Ordinary training; under `masks`, pruned weights stay exactly +0.0."""
 
     def __init__(
         self, model: nn.Module, recipe: Recipe, setup: Setup, masks: Masks | None = None
@@ -50,7 +46,7 @@ class PlainTraining(Algorithm):
         self._recipe, self._model = recipe, model
         self._masks = None if masks is None else masks.to(device_of(model))
         self._masked = {name: trainable[name] for name in masks or () if name in trainable}
-        # Without a gradient neither SGD nor AdamW moves a zero; of others that is not known.
+        # SGD and AdamW never move a zero with a gradient of zero; the user's optimizer might.
         self._may_drift = setup.optimizer is not None
         self._descent = Descent(model, recipe, setup)
         if masks is not None:
@@ -58,12 +54,12 @@ class PlainTraining(Algorithm):
 
     @property
     def settings(self) -> Mapping[str, Any]:
-        """What a checkpoint must share to be resumed."""
+        """What a checkpoint must agree on to be resumed."""
         kept = {name: mask.flatten() for name, mask in (self._masks or {}).items()}
         return {**asdict(self._recipe), "masks": digest(kept) if kept else None}
 
     def step(self, backward: Backward, group: Sequence[Batch], now: Moment) -> float:
-        """One step."""
+        """Run one pass and one optimizer step."""
         self._descent.set_rates(now.done)
         loss = backward(group[0])
         if self._masks is not None:
@@ -74,29 +70,36 @@ class PlainTraining(Algorithm):
         return loss.item()
 
     def record(self) -> Record:
-        """The learning rate of the epoch's last step."""
+        """Return the learning rate of the epoch's last step."""
         return {"lr": self._descent.rate}
 
     def finish(self) -> None:
-        """Leave averaged weights in the model, if they were asked for."""
+        """Copy averaged weights into the model, if there are any."""
         self._descent.finish()
         if self._masks is not None:
             self._masks.apply_(self._model)
 
     def state_dict(self) -> dict[str, Any]:
-        """The optimizer's state; weights are the model's own."""
+        """Return the optimizer's state; the weights are in the model's."""
         return self._descent.state_dict()
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Continue from `state_dict`."""
+        """Continue from a `state_dict`."""
         self._descent.load_state_dict(state)
 
 
 @dataclass
 class TrainResult:
-    """A trained model, with its states at some epochs (0: before training) for rewinding.
+    """A trained model with its measurements; `train` returns it.
 
-    `accuracy` is on test, in percent, read once; None if there was nothing to evaluate on.
+    Attributes:
+        model: The trained model, in eval mode.
+        accuracy: What `evaluate` returned, or the test accuracy in percent; None if unknown.
+        history: One record per epoch.
+        cost: Time and passes of the training.
+        states: Saved states by epoch, for rewinding; 0 is before training.
+        epochs: The length of the run.
+        settings: The settings of the training, and the seed.
     """
 
     model: nn.Module
@@ -109,12 +112,12 @@ class TrainResult:
 
     @property
     def rewind_epoch(self) -> int:
-        """The epoch that methods rewind to by default: 5 % of the run, as 8 of the paper's 160."""
+        """The epoch that methods rewind to by default: 5 % of the run."""
         return default_rewind_epoch(self.epochs)
 
 
 def default_rewind_epoch(epochs: int) -> int:
-    """The paper's rewinding point, epoch 8 of 160, scaled to a run of `epochs`."""
+    """Return the paper's rewinding epoch, 8 of 160, scaled to a run of `epochs`."""
     return max(1, round(REWIND_FRACTION * epochs))
 
 
@@ -150,7 +153,52 @@ def train(
     checkpoint: Path | str | None = None,
     progress: Progress | None = None,
 ) -> TrainResult:
-    """Train a copy of `model` and test it once; `model` itself is not changed.
+    """Train a copy of `model` and evaluate it once; `model` itself is not changed.
+
+    Args:
+        model: Any module.
+        data: A Dataset, or any re-iterable of batches such as a DataLoader.
+        epochs: Passes over the training data.
+        steps: The length in optimizer steps, instead of `epochs`.
+        optimizer: "sgd", "adamw", or a function from parameter groups (weights; norms and biases)
+            to an optimizer. By default AdamW for transformers and SGD for other models.
+        lr: The learning rate; by default 0.1 for SGD and 0.001 for AdamW.
+        momentum: The momentum of SGD.
+        weight_decay: By default 5e-4 for SGD and 0.05 for AdamW, which spares norms and biases.
+        schedule: "step" (the default for SGD), "cosine" (for AdamW) or "constant".
+        milestones: For "step": the fractions of the run at which the rate changes.
+        decay: For "step": what the rate is multiplied by at each milestone.
+        warmup_epochs: Epochs of linear warm-up; by default 0 for SGD and 5 % of the run for AdamW.
+        nesterov: Whether SGD uses Nesterov's momentum.
+        lr_schedule: Instead of `schedule`: a function from the finished fraction of the run to a
+            factor on the rate.
+        clip_grad: The largest gradient norm; by default 1 for AdamW, and none for SGD.
+        accumulate: How many batches make one gradient.
+        ema: The decay of a moving average of the weights, such as 0.999; the average is the result.
+        masks: Masks to train under; pruned weights stay exactly zero.
+        seed: The seed of all randomness.
+        loss: A function of (model, batch); by default the cross-entropy of `model(inputs)`.
+        evaluate: A function of the model, called once at the end; by default the test accuracy on
+            a Dataset.
+        validate: A function of the model, called after every epoch; by default the validation
+            accuracy on a Dataset.
+        rewind_epochs: Epochs whose states are kept; by default 0 and 5 % of the run.
+        channels_last: Whether to use the channels_last memory format; by default only for models
+            of our registry.
+        device: Where to train; by default where the model is.
+        autocast: Whether to run in bfloat16 where that is safe.
+        compile: Whether to use `torch.compile`.
+        checkpoint: A folder for the state of the run. After an interruption the same call goes on
+            from there and ends with the same bits.
+        progress: A function called with an `Event` after every step, such as `print`.
+
+    Returns:
+        The trained model with its measurements, and its states for rewinding.
+
+    Raises:
+        ValueError: An argument is out of range, or arguments contradict each other.
+        TypeError: An argument has the wrong type.
+        FloatingPointError: The loss, a gradient or a weight became infinite or NaN.
 
     Example:
         >>> import biprune
@@ -159,47 +207,13 @@ def train(
         >>> result = biprune.train(model, data, epochs=1, lr=0.05, seed=0)
         >>> result.cost.forward_passes == len(data.train)
         True
-
-    Args:
-        model: Any module.
-        data: A Dataset, or any re-iterable of batches such as a DataLoader.
-        epochs: Passes over the training data.
-        steps: In place of `epochs`: optimizer steps in all.
-        optimizer: "sgd", "adamw", or a function that makes one of parameter groups (weights, and
-            norms with biases). By default AdamW for transformers and SGD for all else.
-        lr: The learning rate; by default 0.1 for SGD and 0.001 for AdamW.
-        momentum: Of SGD, as `nesterov`.
-        weight_decay: By default 5e-4 for SGD and 0.05 for AdamW, which spares norms and biases.
-        schedule: "step" (the default for SGD), "cosine" (for AdamW) or "constant".
-        milestones: Of the steps, as fractions of the run; each multiplies the rate by `decay`.
-        warmup_epochs: Of linear warm-up; by default none for SGD and 5 % of the run for AdamW.
-        lr_schedule: In place of `schedule`: the factor on the rate after a fraction of the run.
-        clip_grad: The largest norm of a gradient; by default none for SGD and 1 for AdamW.
-        accumulate: Batches that make one gradient together.
-        ema: The decay of a moving average of the weights, such as 0.999, which is then the result.
-        masks: Pruned weights stay exactly zero.
-        seed: Of everything that is drawn.
-        loss: A function of (model, batch); by default the cross-entropy of `model(inputs)`.
-        evaluate: Called with the model once, at the end; a Dataset brings its test accuracy.
-        validate: Called with the model that trains after every epoch; a Dataset brings it too.
-        rewind_epochs: Epochs whose states are kept; by default 0 and 5 % of the run.
-        channels_last: Lay convolutions out for speed; by default for models of our registry.
-        device: Where to train; by default where the model is.
-        autocast: Run in bfloat16 where that is safe.
-        compile: Run through `torch.compile`.
-        checkpoint: A folder. The run can be stopped at any time, and the same call continues it
-            and ends with the same bits.
-        progress: Hears an `Event` of every step; `print` shows what is in one.
-
-    Returns:
-        The trained model with its accuracy, history, cost, and the states to rewind to.
     """
     check_one_process("train")
-    check_functions(evaluate=evaluate, lr_schedule=lr_schedule)
+    check_functions(names={"optimizer": optimizer}, evaluate=evaluate, lr_schedule=lr_schedule)
     if not isinstance(model, nn.Module):
         raise TypeError(f"`model` must be a torch.nn.Module, got {type(model).__name__}.")
     if callable(optimizer) and lr is not None:
-        raise ValueError("`lr` is said by the optimizer that `optimizer` makes: leave it out.")
+        raise ValueError("`lr` is set by the optimizer that `optimizer` returns: leave it out.")
     setup = make_setup(
         data,
         loss,
@@ -261,7 +275,7 @@ def train_(
     keep_epochs: Collection[int] = (),
     stage: str = "train",
 ) -> Fit:
-    """Train `model` in place."""
+    """Train `model` in place, under `masks` if given."""
     algorithm = PlainTraining(model, recipe, setup, masks)
     run = fit(model, algorithm, setup, epochs=recipe.epochs, stage=stage, keep_epochs=keep_epochs)
     algorithm.finish()

@@ -1,4 +1,4 @@
-"""The paper's own numbers, each with where it stands in the paper. Accuracies are in percent."""
+"""The paper's own numbers, each with its place in the paper. Accuracies are in percent."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from biprune.core.selection import check_sparsity
 
 @dataclass(frozen=True)
 class ReferencePoint:
-    """An accuracy in percent that someone reported; `std` None where they gave none.
+    """A reported accuracy in percent, drawn with our runs of the same model, data and structure.
 
-    It is drawn with the runs of the same model, data and structure, so their names are ours.
-    `method` "dense" is the reported accuracy before pruning. `source` is what a reader needs to
-    find the number; `approximate` where it was read off a figure in which markers overlap.
+    Args:
+        method: By our name; "dense" is the accuracy before pruning.
+        std: None where none was reported.
+        source: What a reader needs to find the number.
+        approximate: Whether it was read off a figure in which markers overlap.
     """
 
     method: str
@@ -41,9 +43,9 @@ class ReferencePoint:
 
 
 def paper_points(model: str, data: str) -> list[ReferencePoint]:
-    """The curves of the unstructured trajectories, opened by the dense accuracy at sparsity 0.
+    """The paper's unstructured curves, after the dense accuracy at sparsity 0.
 
-    ImageNet's curves are printed as pictures alone: there it is the winning tickets of its table.
+    ImageNet's curves are only printed as pictures: of it there are the winning tickets in a table.
 
     >>> [p.accuracy for p in paper_points("resnet20", "cifar10") if p.sparsity in (0, 0.738)]
     [92.12, 92.16, 90.08, 89.77, 91.69, 91.99]

@@ -6,36 +6,28 @@ from difflib import get_close_matches
 
 from biprune.experiments.presets.ablations import ABLATIONS
 from biprune.experiments.presets.base import Preset
-from biprune.experiments.presets.comparisons import (
-    BASELINES,
-    LARGE,
-    RUNTIME,
-    STRUCTURED,
-    TRAJECTORIES,
-)
-from biprune.experiments.presets.dynamics import DYNAMICS
+from biprune.experiments.presets.comparisons import COMPARISONS
 
 __all__ = ["PRESETS", "Preset", "get_preset"]
 
-PRESETS: dict[str, Preset] = {
-    preset.name: preset
-    for preset in (
-        *TRAJECTORIES,
-        *LARGE,
-        *RUNTIME,
-        *STRUCTURED,
-        *BASELINES,
-        *ABLATIONS,
-        *DYNAMICS,
-    )
-}
+PRESETS: dict[str, Preset] = {preset.name: preset for preset in (*COMPARISONS, *ABLATIONS)}
 
 
 def get_preset(name: str) -> Preset:
     """A preset of `PRESETS`.
 
-    >>> get_preset("snapshot").source
-    'Figure 1'
+    Args:
+        name: Such as "snapshot"; `biprune reproduce --list` shows them all.
+
+    Returns:
+        The preset, whose `specs(scale)` are its runs.
+
+    Raises:
+        ValueError: There is none of that name.
+
+    Example:
+        >>> get_preset("snapshot").source
+        'Figure 1'
     """
     if name not in PRESETS:
         closest = get_close_matches(name, PRESETS, n=1, cutoff=0.0)[0]

@@ -1,4 +1,4 @@
-"""What every preset is made of: its runs at three scales, and the networks that several share."""
+"""What every preset is made of: three scales, the networks that several share, and the grid."""
 
 from __future__ import annotations
 
@@ -43,10 +43,12 @@ class Pair:
 class Size:
     """What a scale makes of the paper's settings; the defaults leave them as they are.
 
-    `models` and `data` stand in for the paper's, `model_options` go with them. `passes` over the
-    data are what each method gets, and IMP in each round; None is its own length. `unit_sparsities`
-    are for filters and channels. `values` is how many values of a setting a study tries, its
-    default first; None is all.
+    Args:
+        models: What stands in for each of the paper's networks, with these `model_options`.
+        data: What stands in for the paper's data.
+        passes: Over the data, for each method, and for each round of IMP. None: its own length.
+        unit_sparsities: Those of filters and channels.
+        values: How many values of a setting a study tries, the default first. None: all.
     """
 
     models: Mapping[str, str] = field(default_factory=dict)
@@ -71,14 +73,17 @@ class Size:
         return self.sparsities if structure == "weight" else self.unit_sparsities
 
     def near(self, sparsities: Sequence[float], structure: str = "weight") -> list[float]:
-        """The nearest on the ladder, so that runs are shared; the paper's are taken as they are."""
+        """The nearest sparsities on the ladder, so that runs are shared.
+
+        At the paper's scale they are taken as they are.
+        """
         if self.passes is None:
             return list(sparsities)
         ladder = self.ladder(structure)
         return sorted({min(ladder, key=lambda s: abs(s - wanted)) for wanted in sparsities})
 
     def bip(self, **settings: Any) -> BiP:
-        """BiP as published over epochs of two passes each, whatever the settings make them cost."""
+        """BiP as published, its epochs counted as two passes each whatever the settings cost."""
         published = BiP()
         if self.passes is not None:
             published = published.scaled(max(1, self.passes // 2))
@@ -121,8 +126,8 @@ SIZES: dict[Scale, Size] = {
 }
 
 
-# BiP as published and as it is here, and the paper's four main baselines. GMP, which it cites and
-# does not run, costs no more than they do and is what BiP has to beat: every comparison has it.
+# BiP as published, ours, and the paper's four main baselines. The paper cites GMP but does not run
+# it. It costs no more than the others and is the one to beat, so every comparison has it.
 COMPARED = ("bip", "bip-plus", "imp", "omp", "grasp", "hydra", "gmp")
 
 RESNET18 = Pair("resnet18", "cifar10")
@@ -145,8 +150,23 @@ class Preset:
 
 
 def sized(build: Callable[[Size], list[RunSpec]]) -> Callable[[Scale], list[RunSpec]]:
-    """The same by the name of the scale."""
+    """The same function, called with the name of a scale instead of a `Size`."""
     return lambda scale: build(SIZES[scale])
+
+
+def compared(
+    name: str,
+    source: str,
+    summary: str,
+    pairs: Iterable[Pair],
+    methods: Sequence[str | Method] = COMPARED,
+    *,
+    at: Sequence[float] | None = None,
+    structure: str = "weight",
+) -> Preset:
+    """A preset that is one grid: `methods` on `pairs`, over the whole ladder or `at` some of it."""
+    grid_of = lambda size: expand(size, pairs, methods, at=at, structure=structure)  # noqa: E731
+    return Preset(name, summary, source, sized(grid_of))
 
 
 def expand(
@@ -161,8 +181,8 @@ def expand(
 ) -> list[RunSpec]:
     """Methods x sparsities x seeds on what stands in for each pair.
 
-    A method by name gets the passes of the size; an object keeps its length. `at` leaves only these
-    sparsities of the curve; IMP still halts at all below them, so that its runs are shared.
+    A method given by name gets the passes of the size; an object keeps its own length. `at` picks
+    sparsities of the curve. IMP still stops at all those below, so that its runs are shared.
     """
     ladder = size.ladder(structure)
     wanted = ladder if at is None else size.near(at, structure)
@@ -190,5 +210,5 @@ def expand(
 
 
 def distinct(specs: Iterable[RunSpec]) -> list[RunSpec]:
-    """Each run once: at a small scale several pairs have the same stand-in."""
+    """Each run once: at a small scale one network stands in for several."""
     return list({spec.key: spec for spec in specs}.values())

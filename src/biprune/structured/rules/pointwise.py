@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from biprune.structured.atoms import Carried, Plane, varies
-from biprune.structured.labels import Labels, Planes
-from biprune.structured.rules.table import rule, shape_of
+from biprune.structured.labels import AS_A_WHOLE, FIXED, Labels, Planes, rule
 
-FIXED = "what it is combined with has a fixed size"
 NOT_FINITE = "masked, it gives numbers that are not finite"
 DRAWS = 8
 
@@ -27,78 +26,67 @@ UNTAGGED = (
     *("nan_to_num", "fill", "frac", "sinc", "special_sinc", "not_equal", "greater", "less"),
     *("__and__", "__or__", "__xor__"),
 )
+Planed = dict[tuple[int, ...], dict[int, Plane]]  # by dimensions, and by operand
 
 
 @rule(*UNTAGGED)
 def pointwise(on: Labels, *args: Any, **kwargs: Any) -> Planes:
-    """Tie what the operands bring together, dimension by dimension."""
-    return met(on, [a for a in (*args, *kwargs.values()) if isinstance(a, Carried)], args, kwargs)
-
-
-def met(on: Labels, operands: Sequence[Carried], args: Any, kwargs: Any) -> Planes:
-    """The planes of an elementwise result, which operands are broadcast to."""
-    if len(operands) == 1 and operands[0].shape == shape_of(on):
-        found = []
-        for plane in operands[0].planes:
-            bit = _zero(on, args, kwargs, {id(operands[0])} if plane.zero else set())
-            if _stays(on, plane, bit):
-                found.append(Plane(plane.labels, bool(bit)))
-        return tuple(found)
-    planes = tied(on, operands, shape_of(on))
+    """Tie what the operands, which are broadcast, bring together, dimension by dimension."""
+    operands = [a for a in (*args, *kwargs.values()) if isinstance(a, Carried)]
     found = []
-    for dims, by_operand in planes.items():
-        zeros = {id(operands[place]) for place, plane in by_operand.items() if plane.zero}
-        plane = next(iter(by_operand.values()))
-        bit = _zero(on, args, kwargs, zeros)
-        if _stays(on, plane, bit):
-            labels = on.atoms.settled(plane.labels)
-            if varies(labels) == dims:
-                found.append(Plane(labels, bool(zeros) and bool(bit)))
+    if len(operands) == 1 and operands[0].shape == on.shape:
+        for plane in operands[0].planes:
+            zero = _zero(on, args, kwargs, {id(operands[0])} if plane.zero else set())
+            if zero is None:
+                on.atoms.freeze(plane.labels, NOT_FINITE)
             else:
-                on.atoms.freeze(labels, "it can only go as a whole")
+                found.append(Plane(plane.labels, zero))
+        return tuple(found)
+    for dims, planes in tied(on, operands, on.shape).items():
+        zeros = {id(operands[place]) for place, plane in planes.items() if plane.zero}
+        zero = _zero(on, args, kwargs, zeros)
+        labels = on.atoms.settled(next(iter(planes.values())).labels)
+        if zero is None or varies(labels) != dims:
+            on.atoms.freeze(labels, NOT_FINITE if zero is None else AS_A_WHOLE)
+        else:
+            found.append(Plane(labels, zero))
     return tuple(found)
 
 
-def _stays(on: Labels, plane: Plane, bit: bool | None) -> bool:
-    if bit is None:
-        on.atoms.freeze(plane.labels, NOT_FINITE)
-    return bit is not None
-
-
-def tied(
-    on: Labels, operands: Sequence[Carried], shape: tuple[int, ...]
-) -> dict[tuple[int, ...], dict[int, Plane]]:
+def tied(on: Labels, operands: Sequence[Carried], shape: tuple[int, ...]) -> Planed:
     """Tie the planes of operands that are broadcast to `shape`.
 
-    Returns, by the dimensions that planes vary along, the plane of each operand that has one.
+    Returns:
+        The plane of each operand that has one, by the dimensions that planes vary along.
     """
-    own = [_expanded(on, operand, shape) for operand in operands]
+    expanded = [[Plane(p.labels.expand(shape), p.zero) for p in o.planes] for o in operands]
+    every = [on.settled(planes) for planes in expanded]
     while True:
-        own = [_free_of_fixed(on, planes, own, operands, shape) for planes in own]
-        by_dims: dict[tuple[int, ...], dict[int, Plane]] = {}
-        for place, planes in enumerate(own):
+        every = [_free_of_fixed(on, planes, every, operands, len(shape)) for planes in every]
+        found: Planed = {}
+        for place, planes in enumerate(every):
             for plane in planes:
-                same = by_dims.setdefault(varies(plane.labels), {})
+                same = found.setdefault(varies(plane.labels), {})
                 same[place] = on.one_kind(plane, same[place]) if place in same else plane
-        crossing = [d for d in by_dims if any(set(d) & set(e) for e in by_dims if e != d)]
+        crossing = [d for d in found if any(set(d) & set(e) for e in found if e != d)]
         if not any(len(dims) > 1 for dims in crossing):
             break
-        own = [
-            [
-                Plane(on.one_dim(p.labels), p.zero) if varies(p.labels) in crossing else p
-                for p in planes
-            ]
-            for planes in own
-        ]
-        own = [_varying(on, planes) for planes in own]
-    for same in by_dims.values():
+        every = [on.settled(_in_one_dim(on, planes, crossing)) for planes in every]
+    for same in found.values():
         first, *others = [plane.labels for plane in same.values()]
         for labels in others:
-            on.atoms.tie(*_parts(first, labels))
-    return by_dims
+            on.atoms.tie(*_differing(first, labels))
+    return found
 
 
-def _parts(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.Tensor]:
+def _in_one_dim(
+    on: Labels, planes: list[Plane], crossing: Sequence[tuple[int, ...]]
+) -> Iterator[Plane]:
+    for labels, zero in planes:
+        yield Plane(on.one_dim(labels) if varies(labels) in crossing else labels, zero)
+
+
+def _differing(one: Tensor, other: Tensor) -> tuple[Tensor, Tensor]:
     """Both without what neither varies in: ties cost what differs."""
     for dim, size in enumerate(one.shape):
         if size > 1 and one.stride(dim) == 0 and other.stride(dim) == 0:
@@ -106,35 +94,19 @@ def _parts(one: torch.Tensor, other: torch.Tensor) -> tuple[torch.Tensor, torch.
     return one, other
 
 
-def _varying(on: Labels, planes: list[Plane]) -> list[Plane]:
-    found = []
-    for plane in planes:
-        labels = on.atoms.settled(plane.labels)
-        if varies(labels):
-            found.append(Plane(labels, plane.zero))
-        else:
-            on.atoms.freeze(labels, "it can only go as a whole")
-    return found
-
-
-def _expanded(on: Labels, operand: Carried, shape: tuple[int, ...]) -> list[Plane]:
-    return _varying(on, [Plane(p.labels.expand(shape), p.zero) for p in operand.planes])
-
-
 def _free_of_fixed(
     on: Labels,
     planes: list[Plane],
     every: list[list[Plane]],
     operands: Sequence[Carried],
-    shape: tuple[int, ...],
+    ndim: int,
 ) -> list[Plane]:
     """Tie or freeze what varies along a dimension that is fixed in another operand."""
-    fixed = set()
+    fixed: set[int] = set()
     for other, operand in zip(every, operands, strict=True):
         labelled = {dim for plane in other for dim in varies(plane.labels)}
-        lead = len(shape) - len(operand.shape)
-        present = {lead + d for d, size in enumerate(operand.shape) if size > 1}
-        fixed |= present - labelled
+        lead = ndim - len(operand.shape)
+        fixed |= {lead + d for d, size in enumerate(operand.shape) if size > 1} - labelled
     found = []
     for plane in planes:
         inside = [dim for dim in varies(plane.labels) if dim in fixed]
@@ -142,7 +114,7 @@ def _free_of_fixed(
             on.atoms.freeze(plane.labels, FIXED)
         elif inside:
             labels = on.atoms.collapse(plane.labels, inside)
-            found += _varying(on, [Plane(labels, plane.zero)])
+            found += on.settled([Plane(labels, plane.zero)])
         else:
             found.append(plane)
     return found
@@ -166,7 +138,7 @@ def _zero(on: Labels, args: Any, kwargs: Any, zeros: set[int]) -> bool | None:
     return not bool(with_zeros.any())
 
 
-def _run(function: Any, args: Any, kwargs: Any, zeros: set[int]) -> torch.Tensor | None:
+def _run(function: Any, args: Any, kwargs: Any, zeros: set[int]) -> Tensor | None:
     generator = torch.Generator().manual_seed(0)
 
     def drawn(argument: Any) -> Any:
@@ -185,7 +157,7 @@ def _run(function: Any, args: Any, kwargs: Any, zeros: set[int]) -> torch.Tensor
         result = function(*map(drawn, args), **{k: drawn(v) for k, v in kwargs.items()})
     except Exception:  # it does not take such numbers: then nothing is known of its zeros
         return None
-    return result if isinstance(result, torch.Tensor) else None
+    return result if isinstance(result, Tensor) else None
 
 
 @rule("prelu", "_prelu_kernel")
@@ -194,21 +166,17 @@ def prelu(on: Labels, x: Carried, weight: Carried) -> Planes:
     ndim = len(x.shape)
     if weight.shape in ((1,), ()) or ndim < 2 or weight.shape == x.shape:
         on.freeze([weight] if weight.shape != x.shape else [], FIXED)
-        return tuple(Plane(p.labels, p.zero) for p in x.planes)
+        return x.planes
     shape = (1, weight.shape[0], *[1] * (ndim - 2)) if len(weight.shape) == 1 else weight.shape
     planes = tuple(Plane(p.labels.reshape(shape), p.zero) for p in weight.planes)
-    by_dims = tied(on, [x, Carried(shape, weight.dtype, planes)], x.shape)
-    found = []
-    for same in by_dims.values():
-        if 0 in same:
-            found.append(Plane(on.atoms.settled(same[0].labels), same[0].zero))
-    return tuple(found)
+    found = tied(on, [x, Carried(shape, weight.dtype, planes)], x.shape).values()
+    own = [same[0] for same in found if 0 in same]
+    return tuple(Plane(on.atoms.settled(plane.labels), plane.zero) for plane in own)
 
 
 @rule("glu")
 def glu(on: Labels, x: Carried, dim: int = -1) -> Planes:
     """The halves are tied; zero if both are."""
-    dim %= len(x.shape)
     found = []
     for plane in x.planes:
         one, other = plane.labels.chunk(2, dim)

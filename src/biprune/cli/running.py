@@ -1,12 +1,14 @@
-"""Progress on stderr: a bar with the time left on a terminal, now and then a line elsewhere."""
+"""A run of a command: the folder it writes into, and what it shows on stderr meanwhile."""
 
 from __future__ import annotations
 
 import math
+import shutil
 import sys
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from rich.console import Console
@@ -21,9 +23,59 @@ LINES_PER_STAGE = 5
 SECONDS_BETWEEN_LINES = 60.0
 
 
+def output_folder(out: Path, *, force: bool) -> Path:
+    """Create `out`, unless files cannot be written there or a finished result is in it."""
+    from biprune.core.files import writable_folder
+
+    refuse_finished(out, force=force)
+    return writable_folder(out)
+
+
+def refuse_finished(folder: Path, *, force: bool) -> None:
+    """Protect a finished result from being replaced without `--force`."""
+    from biprune.files.artifact import METADATA_FILE
+
+    if (folder / METADATA_FILE).exists() and not force:
+        raise ValueError(
+            f"{str(folder)!r} already holds a finished result. Choose another --out, or pass "
+            "--force to replace it."
+        )
+
+
+@contextmanager
+def resumable(folder: Path, *, force: bool) -> Iterator[Path]:
+    """The folder for checkpoints of a run into `folder`; gone once the result is saved.
+
+    No other run can write into `folder` meanwhile. Ctrl-C leaves the checkpoints, and says how to
+    go on.
+    """
+    from biprune.core.files import claimed
+    from biprune.files.artifact import UNFINISHED
+
+    checkpoints = folder / UNFINISHED
+    try:
+        with claimed(folder):
+            refuse_finished(folder, force=force)  # another run may have been faster
+            yield checkpoints
+            shutil.rmtree(checkpoints, ignore_errors=True)
+    except BaseException as error:
+        if isinstance(error, KeyboardInterrupt):
+            if any(checkpoints.rglob("*.checkpoint")):
+                advice = f"Run the same command again to go on from {checkpoints}."
+            else:
+                advice = "No epoch was finished, so there is nothing to go on from."
+            print(f"interrupted. {advice}", file=sys.stderr)
+        with suppress(OSError):  # what was refused leaves no empty folder behind
+            folder.rmdir()
+        raise
+
+
 @contextmanager
 def show_progress(label: str) -> Iterator[Report]:
-    """What to pass as `progress`; `label` stands before the stage's numbers."""
+    """What to pass as `progress`: a bar with the time left on a terminal, else a line now and then.
+
+    `label` names the first stage.
+    """
     console = Console(stderr=True, markup=False, highlight=False)
     if not console.is_terminal:
         yield _Lines(label)
@@ -71,7 +123,7 @@ class _Bars:
 
 
 class _Lines:
-    """A few lines for each stage, but one a minute where epochs are long."""
+    """A few lines for each stage, or one a minute where epochs are long."""
 
     def __init__(self, label: str) -> None:
         self._label = label
