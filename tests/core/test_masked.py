@@ -122,3 +122,15 @@ def test_an_embedding_with_sparse_gradients_that_is_not_pruned_is_trained() -> N
     one, other = trained(sparse=True), trained(sparse=False)
     assert torch.equal(one.get_parameter("0.weight"), other.get_parameter("0.weight"))
     assert torch.equal(one.get_parameter("1.weight"), other.get_parameter("1.weight"))
+
+
+@pytest.mark.parametrize("outputs", [0, 1])
+def test_dead_rows_of_a_square_weight_lie_along_its_outputs(outputs: int) -> None:
+    """As many rows as columns: which of them an output is made of tells the dimension alone."""
+    layer = nn.Linear(4, 4)
+    kept = torch.ones(4, 4, dtype=torch.bool)
+    kept.select(outputs, 2).fill_(False)
+    gradients = {"weight": torch.ones(4, 4)}
+    masks = Masks({"weight": kept}, get_structure("weight"))
+    Rows(layer, {"weight": (outputs,)}).silence_dead_(gradients, masks)
+    assert torch.equal(gradients["weight"], kept.float())

@@ -71,11 +71,11 @@ class Rows:
             mask, _ = self._split(name, masks[name])
             # torch finds the maximum of bytes some 70 times as fast as `any` of booleans.
             dead = mask.view(torch.uint8).amax(inputs, keepdim=True) == 0
-            if not is_host(dead):  # reading `any` would cost a wait
-                rows.masked_fill_(dead, 0.0)
-            elif dead.any() and dead.numel() == len(rows):  # a few rows, not the whole weight
+            if is_host(dead) and not dead.any():  # on a device, reading `any` would cost a wait
+                continue
+            if is_host(dead) and dead.numel() == dead.shape[0]:  # a few rows, not the whole weight
                 rows[dead.flatten()] = 0.0
-            elif dead.any():
+            else:
                 rows.masked_fill_(dead, 0.0)
 
     def _split(self, name: str, weight: Tensor) -> tuple[Tensor, list[int]]:
